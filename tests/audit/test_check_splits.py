@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from concurrent import futures
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from millrace.audit import check_splits
-from millrace.audit.splits import compare, table
+from millrace.audit.splits import compare, content, table
 from millrace.audit.splits.content import Content
-from millrace.audit.splits.pairs import Comparison, Held, Pair
+from millrace.audit.splits.pairs import Comparison, Held, Pair, _measured
 from millrace.audit.splits.samples import Sample
 from millrace.audit.splits.table import Compared
+from millrace.common.errors import MillraceError
+from millrace.common.fingerprints.matches import Match
 from millrace.common.fingerprints.scale import SEARCHED_STEPS, STEP_SECONDS
 from tests.corpora import RATE, noise
 from tests.workflow.workflow import ROOT
@@ -213,19 +216,54 @@ def test_the_same_picture_is_found_in_another_format_and_size(check, tmp_path):
     assert confidences[:2] == [1, 1] and confidences[4] == 1 and 0.99 < min(confidences[2:4]) < 1
 
 
+def test_other_letters_on_the_same_plate_are_another_picture(check, tmp_path):
+    for split, letters in (("train", "AB 1234 CD"), ("test", "XE 9807 KM")):
+        plate = Image.new("RGB", (256, 64), "white")
+        ImageDraw.Draw(plate).text((60, 25), letters, fill="black")
+        (tmp_path / split).mkdir()
+        plate.save(tmp_path / split / "plate.png")
+    assert check(tmp_path / "train", tmp_path / "test").pairs == []
+
+
+def test_of_pictures_the_nearest_in_each_split_is_named(check, tmp_path):
+    for split in ("train", "test", "validation"):
+        (tmp_path / split).mkdir()
+    picture(1).save(tmp_path / "train/a.png")
+    picture(1).save(tmp_path / "test/p.jpg", quality=50)
+    for path in ("test/q.webp", "validation/r.webp"):
+        picture(1).save(tmp_path / path, lossless=True)
+    more = ["--validation", str(tmp_path / "validation")]
+    found = check(tmp_path / "train", tmp_path / "test", *more)
+    names = [pair["held_out"] for pair in found.pairs if pair["split"] == "train"]
+    assert names == ["q.webp", "r.webp"]
+
+
+def test_a_pair_has_the_offset_of_its_longest_stretch_and_the_mean_of_all():
+    pair = Pair("a", "train", "x", "test", "sound")
+    alike = np.zeros(0, int)
+    stretches = [Match(0, 0, 1.0, 3.0, 0.2, alike), Match(0, 0, 5.0, 9.0, 0.1, alike)]
+    measured = _measured(pair, stretches)
+    assert (measured.offset, measured.confidence) == (5.0, pytest.approx(1 - 1.5 / 12))
+    assert 11 < measured.seconds < 12  # stretches touch each other
+
+
 def test_what_is_only_said_of_samples_is_compared_too(check, tmp_path):
-    def row(text: str, seconds: float, recording: str = "") -> dict:
-        return {"text": text, "duration": seconds, "recording_id": recording or None}
+    def row(text: str, seconds: float | str, recording: str = "") -> dict:
+        # The first field that holds something counts.
+        words = {"transcript": None, "text": text}
+        return words | {"duration": seconds, "recording_id": recording or None}
 
     train = [row(TEXTS[0], 3.21), row(TEXTS[1], 4.0), row("yes", 1.0), row("", 2.0, "r1")]
-    train += [row("", 3.0, "r1"), row("", 3.0, "r2"), row("yes it is", 2.0)]
+    train += [row("", 3.0, "r1"), row("", "unknown", "r2"), row("yes it is", 2.0)]
+    train += [row("yes it is so", 2.0)]
     test = [row(TEXTS[0].upper(), 3.215), row(TEXTS[1], 4.02), row("yes", 1.0), row("", 5.0, "r1")]
-    test += [row("yes it is", 2.0)]
+    test += [row("yes it is", 2.0), row("yes it is so", 2.0)]
     found = check(lines(tmp_path / "a.jsonl", train), lines(tmp_path / "b.jsonl", test))
     # A recording is named once. Others may say yes for a second, or the same sentence faster.
     assert found.names() == [
         ("a.jsonl:1", "b.jsonl:1", "transcript and duration"),
         ("a.jsonl:4", "b.jsonl:4", "recording id"),
+        ("a.jsonl:8", "b.jsonl:6", "transcript and duration"),
     ]
     assert found.pairs[0]["confidence"] is None and "confidence" not in found.printed
 
@@ -251,6 +289,46 @@ def test_a_segment_is_of_the_recording_that_its_row_names(check, tmp_path):
     assert found.names() == [("a.jsonl:1", "a.jsonl:1", "recording id")]
 
 
+def test_segments_are_of_the_file_that_they_are_cut_from(check, tmp_path):
+    """One without a duration lasts to its end."""
+    folder(tmp_path / "sound", {"all": np.concatenate([noise(6, 1), noise(6, 2)])})
+    (tmp_path / "link.flac").symlink_to(tmp_path / "sound/all.flac")
+    train = lines(tmp_path / "a.jsonl", [{"audio_filepath": "sound/all.flac", "offset": 6.0}])
+    test = lines(
+        tmp_path / "b.jsonl", [{"audio_filepath": "link.flac", "offset": 0, "duration": 6}]
+    )
+    assert check(train, test).names() == [("a.jsonl:1", "b.jsonl:1", "recording id")]
+    found = check(train, folder(tmp_path / "test", {"x": noise(6, 2)}))
+    assert found.names() == [("a.jsonl:1", "x.flac", "sound")]
+
+
+def test_sound_beside_a_table_that_holds_no_bytes_is_read(check, tmp_path):
+    folder(tmp_path / "sound", {"a": noise(5, 1)})
+    (tmp_path / "train").mkdir()
+    audio = [{"bytes": None, "path": "../sound/a.flac"}]
+    pq.write_table(pa.table({"audio": audio}), tmp_path / "train/a.parquet")
+    found = check(tmp_path / "train", tmp_path / "sound")
+    assert found.names() == [("a.parquet:1", "a.flac", "bytes")]
+
+
+def test_endings_in_capitals_and_of_several_parts_are_read(check, tmp_path):
+    path = tmp_path / "A.TAR"
+    with tarfile.open(path, "w") as archive:
+        parts = {"seg.FLAC": encoded(noise(5, 1), "FLAC"), "TXT": TEXTS[0].encode()}
+        for ending, body in parts.items():
+            member = tarfile.TarInfo(f"part.0/B.{ending}")
+            member.size = len(body)
+            archive.addfile(member, io.BytesIO(body))
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test/X.FLAC").write_bytes(encoded(noise(5, 1)[RATE:], "FLAC"))
+    words = lines(tmp_path / "words.jsonl", [{"text": TEXTS[0], "duration": 5.0}])
+    found = check(path, tmp_path / "test", "--validation", str(words))
+    assert found.names() == [
+        ("A.TAR:part.0/B", "X.FLAC", "sound"),
+        ("A.TAR:part.0/B", "words.jsonl:1", "transcript and duration"),
+    ]
+
+
 def test_a_pair_is_found_in_the_surest_way(check, tmp_path):
     sound = noise(5, 1)
     for split, form in (("train", "WAV"), ("test", "FLAC")):
@@ -264,14 +342,23 @@ def test_a_pair_is_found_in_the_surest_way(check, tmp_path):
 def test_the_words_of_tars_and_of_files_beside_sound_are_read(check, tmp_path):
     train = folder(tmp_path / "train", {"a": noise(5, 1)})
     (train / "a.txt").write_text(f"{TEXTS[1]}\n")
+    # A file that is no JSON says nothing, and one without a transcript leaves the text.
+    (train / "a.json").write_text("{")
+    (train / "c.txt").write_text(TEXTS[2])
+    (train / "c.json").write_text('{"id": 3}')
+    (train / "c.flac").write_bytes(encoded(noise(4, 3), "FLAC"))
     (tmp_path / "test").mkdir()
     with tarfile.open(tmp_path / "test/b.tar", "w") as archive:
-        body = json.dumps({"transcript": TEXTS[1], "duration": 5.0}).encode()
-        member = tarfile.TarInfo("only/words.json")
-        member.size = len(body)
-        archive.addfile(member, io.BytesIO(body))
+        for name, text, seconds in (("words", TEXTS[1], 5.0), ("more", TEXTS[2], 4.0)):
+            body = json.dumps({"transcript": text, "duration": seconds}).encode()
+            member = tarfile.TarInfo(f"only/{name}.json")
+            member.size = len(body)
+            archive.addfile(member, io.BytesIO(body))
     found = check(train, tmp_path / "test")
-    assert found.names() == [("a.flac", "b.tar:only/words", "transcript and duration")]
+    assert found.names() == [
+        ("c.flac", "b.tar:only/more", "transcript and duration"),
+        ("a.flac", "b.tar:only/words", "transcript and duration"),
+    ]
 
 
 @pytest.mark.parametrize("kind", [folder, tar], ids=lambda kind: kind.__name__)
@@ -280,10 +367,12 @@ def test_files_of_a_folder_that_are_not_read_are_said(kind, tmp_path, capsys):
         kind(tmp_path / split, {"a": noise(1, 1)})
     (tmp_path / "train/notes.csv").write_text("a")
     (tmp_path / "train/b.zip").write_text("a")
+    (tmp_path / "train/info.json").write_text("[")
+    (tmp_path / "train/.hidden.flac").write_text("a")
     argv = ["--train", str(tmp_path / "train"), "--test", str(tmp_path / "test")]
     assert check_splits.main([*argv, "--workers", "1"]) == 1
     said = capsys.readouterr().err
-    assert f"{tmp_path}/train: 2 files are not read, such as b.zip" in said and "/test:" not in said
+    assert f"{tmp_path}/train: 3 files are not read, such as b.zip" in said and "/test:" not in said
 
 
 def test_a_sample_that_cannot_be_read_is_counted_with_its_reason(check, tmp_path):
@@ -292,15 +381,16 @@ def test_a_sample_that_cannot_be_read_is_counted_with_its_reason(check, tmp_path
     (train / "d.png").write_bytes(b"\x89PNG and no more")
     whole = (train / "b.flac").read_bytes()
     (train / "b.flac").write_bytes(whole[: len(whole) // 2])
-    test = lines(tmp_path / "b.jsonl", [{"audio_filepath": "nowhere.wav", "text": "a"}])
-    found = check(train, test)
-    assert found.code == 0 and found.samples == {"train": 4, "test": 1}
+    (train / "e.wav").write_bytes(encoded(np.zeros(0), "WAV"))
+    rows = [{"audio_filepath": name, "text": "a"} for name in ("nowhere.wav", "train")]
+    found = check(train, lines(tmp_path / "b.jsonl", rows))
+    assert found.code == 0 and found.samples == {"train": 5, "test": 2}
     assert found.not_read == {
-        "train": {"damaged": 1, "not_audio": 1, "damaged_picture": 1},
-        "test": {"cannot_be_opened": 1},
+        "train": {"damaged": 1, "not_audio": 1, "damaged_picture": 1, "no_samples": 1},
+        "test": {"cannot_be_opened": 2},
     }
-    assert "train: 4 samples, 3 of them not read" in found.printed
-    assert "1 x cannot_be_opened, such as b.jsonl:1 (No such file or directory)" in found.printed
+    assert "train: 5 samples, 4 of them not read" in found.printed
+    assert "2 x cannot_be_opened, such as b.jsonl:1 (No such file or directory)" in found.printed
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -379,6 +469,18 @@ def test_rows_beyond_those_asked_for_and_samples_of_all_reasons_are_counted():
     text = table.text(pairs, compared, 2)
     assert "... and 1 more: --json has all" in text and "more" not in table.text(pairs, compared, 3)
     assert "train: 4 samples, 3 of them not read" in text
+
+
+def test_a_process_that_is_killed_is_said_with_what_to_do(monkeypatch):
+    class Killed(futures.ThreadPoolExecutor):
+        def submit(self, *_: object) -> futures.Future:
+            killed: futures.Future = futures.Future()
+            killed.set_exception(futures.process.BrokenProcessPool())
+            return killed
+
+    monkeypatch.setattr(content, "ProcessPoolExecutor", lambda workers, _: Killed(workers))
+    with pytest.raises(MillraceError, match=r"that decodes was killed\. .* take fewer --workers"):
+        list(content.contents([Sample("a", None)], 1, workers=2))
 
 
 def test_several_processes_find_what_one_finds(check, tmp_path):

@@ -118,7 +118,7 @@ def test_an_index_is_put_in_its_place_whole_and_last(tmp_path, monkeypatch):
 
 def test_gaps_are_filled_by_the_last_ones_and_others_stay():
     a, b, c = (("a", 1, 1, 0), ("b", 1, 1, 0), ("c", 1, 1, 0))
-    assert fill_gaps([a, None, b, c, None, None]) == [a, c, b]
+    assert fill_gaps([None, a, b, None, c, None, None]) == [c, a, b]
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path):
