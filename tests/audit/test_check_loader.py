@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import sys
 import venv
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +15,10 @@ import jsonschema
 import pytest
 
 from millrace.audit import check_loader
+from millrace.audit.checks.findings import LONGER, Finding
 from millrace.audit.checks.run import audit
+from millrace.audit.runner.probes import Result
+from millrace.audit.runner.target import Options
 from tests.audit import plain
 from tests.audit.test_alone import SCHEMA
 from tests.workflow.workflow import ROOT
@@ -113,6 +117,25 @@ def test_a_time_that_was_too_short_names_longer_ones_until_one_is_enough(check, 
     assert timeout > 3
 
 
+def test_what_is_asked_for_is_audited_and_reported(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    asked = []
+
+    def audited(options: Options, only: list[str]) -> tuple[dict, list[Finding]]:
+        asked.append((only, sys.path[0]))
+        late = Finding("DP6", "not decidable", "it took long", needs=LONGER)
+        return {"look": Result("ok", [{}], {}, 0.1)}, [late, Finding("DP2", "pass")]
+
+    monkeypatch.setattr(check_loader, "audit", audited)
+    flags = "--only dp6 --timeout 8 --json found.json"
+    assert check_loader.main(["--loader", "train:make", *flags.split()]) == 0
+    assert asked == [(["DP6"], str(tmp_path))]
+    report = json.loads(Path("found.json").read_text())
+    assert [entry["name"] for entry in report["entries"]] == ["DP6"]
+    assert report["unreached"]["timeout"] == 8
+
+
 def test_a_figure_that_is_no_number_is_null_in_json(check, monkeypatch):
     report = {"loss": float("nan")}
     monkeypatch.setattr(check_loader.document, "document", lambda *_: report)
@@ -122,7 +145,8 @@ def test_a_figure_that_is_no_number_is_null_in_json(check, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "flags", ["--ignore DP9", "--only DP99", "--arg length", "--expect 3", "--ranks 0"]
+    "flags",
+    ["--ignore DP9", "--ignore 'DP9= '", "--only DP99", "--arg length", "--expect 3", "--ranks 0"],
 )
 def test_a_wrong_flag_is_no_bug_of_the_loader(check, flags):
     try:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
+from millrace.audit import inputs as audit_inputs
 from millrace.audit.inputs import AuditInputs
 from millrace.common.workflow.runs import Audited
 
@@ -26,6 +29,31 @@ def test_two_ranks_of_a_loader_are_run_with_its_arguments_quoted():
         """ --arg seed=7 --arg fast=true --arg 'place=a b' --arg 'keys={"a": 2, "b": 1}'"""
     )
     assert "OMP_NUM_THREADS=1" in inputs().environment(RUN)
+    assert inputs().data(RUN) == ["a.json"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_other"),
+    [
+        ("asr/training/a.py", True),
+        ("common/a/b.py", True),
+        ("audit/a.py", True),
+        ("music/a.py", False),
+    ],
+)
+def test_a_loader_is_audited_again_if_code_that_it_rests_on_is_other(
+    tmp_path, monkeypatch, changed, is_other
+):
+    monkeypatch.setattr(audit_inputs, "_PACKAGE", tmp_path)
+    path = tmp_path / changed
+    path.parent.mkdir(parents=True)
+    environments = []
+    for code in ("one", "other"):
+        path.write_text(code)
+        audit_inputs._digest.cache_clear()
+        environments.append(inputs().environment(RUN))
+    audit_inputs._digest.cache_clear()
+    assert (environments[0] != environments[1]) == is_other
 
 
 def test_pages_are_of_the_lanes_that_are_on_and_no_run_waits_if_nothing_is_refused():

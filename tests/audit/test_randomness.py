@@ -184,6 +184,79 @@ def test_a_few_batches_that_hold_the_whole_dataset_are_decided(samples, verdict)
     assert finding.verdict == verdict
 
 
+def test_samples_of_no_dataset_are_not_counted():
+    [finding] = said("DP2", epochs=[[epoch(list(range(40, 88)))]])
+    assert finding.verdict == "not decidable"
+    assert "40 of 48 samples are none that the dataset gives" in finding.cause
+
+
+def test_what_one_worker_gives_twice_is_not_repeated_by_several():
+    workers = [[*range(24), *range(8)], list(range(24, 48))]
+    [finding] = said("DP2", epochs=of_workers([workers], has_sampler=False))
+    assert finding.verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("frameworks", "verdict"), [([], "fail"), (["accelerate"], "not decidable")]
+)
+def test_ranks_of_one_sampler_are_alike_unless_a_framework_shares_it_out(frameworks, verdict):
+    ranks = of_workers([[list(range(48))]] * 2, has_sampler=True)
+    [finding] = said("DP2", epochs=ranks, source=[SOURCE | {"frameworks": frameworks}])
+    assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize(("second", "verdict"), [(1, "not decidable"), (-1, "pass")])
+def test_a_sampler_that_draws_with_replacement_may_meet_but_not_all_the_way(second, verdict):
+    drawn = [*range(24), *range(24)]
+    ranks = of_workers([[drawn], [drawn[::second]]], has_sampler=True)
+    [finding] = said("DP2", epochs=ranks)
+    assert finding.verdict == verdict and "draws with replacement" in finding.cause
+
+
+def test_indices_that_mean_other_samples_on_another_rank_repeat_nothing():
+    ranks = [[epoch(list(range(24)))], [epoch(list(range(24, 48)))]]
+    for [read] in ranks:
+        for note in read["batches"]:
+            note["indices"] = [int(sample["id"]) % 24 for sample in note["samples"]]
+    [finding] = said("DP2", epochs=ranks, source=[SOURCE | {"complete": False}])
+    assert finding.verdict != "fail"
+
+
+@pytest.mark.parametrize(
+    ("second", "loop", "is_blamed"),
+    [
+        (epoch(list(range(16))), {}, True),
+        (epoch(list(range(16))), {"joins": True}, False),
+        (epoch(list(range(16)), ended=False), {}, False),  # the time was over
+        (epoch(list(range(24))), {"evaluation": {"samples": 9, "drawn": 10}}, True),
+        (epoch(list(range(24))), {"evaluation": {"samples": 10, "drawn": 10}}, False),
+    ],
+)
+def test_steps_are_uneven_if_a_rank_ends_before_another(second, loop, is_blamed):
+    ranks = [[epoch(list(range(24)))], [second]]
+    findings = said("DP3", epochs=ranks, loop=[LOOP | loop])
+    assert ("fail" in [each.verdict for each in findings]) == is_blamed
+
+
+@pytest.mark.parametrize(
+    ("text", "entry"),
+    [
+        ("sampler option is mutually exclusive with shuffle", "DP14"),
+        ("expected unspecified shuffle option", "DP14"),
+        ("expected unspecified sampler option", "DP2"),
+    ],
+)
+def test_arguments_that_torch_refuses_together_fail_by_their_words(text, entry):
+    [finding] = said_of_look("DP14", "raised", text)
+    assert (finding.entry, finding.verdict, finding.cause) == (entry, "fail", f"torch: {text}")
+
+
+def test_epochs_that_take_long_are_no_batch_that_did_not_come():
+    results = {"look": Result("ok", [{}], {}, 0.1)}
+    results["epochs"] = Result("late", [], {"text": "x"}, 9.0)
+    assert judge(results, [check for check in load(["end"]) if not check.probes]) == []
+
+
 def test_samples_that_three_ranks_have_are_counted_once():
     [finding] = said("DP2", epochs=[[epoch(list(range(48)))]] * 3)
     assert finding.verdict == "fail"
@@ -405,3 +478,24 @@ def test_a_restart_is_judged_on_every_rank(second_rank, verdict, words):
     [finding] = said("resume", resume=[restart(LEFT, FIRST), second_rank], epochs=epochs)
     assert finding.verdict == verdict and words in finding.cause
     assert verdict == "pass" or finding.evidence["rank"] == 1
+
+
+@pytest.mark.parametrize(
+    ("calls", "verdict"), [([["sampler", 1]], "pass"), ([], "fail"), (None, "not decidable")]
+)
+def test_a_restart_that_is_right_if_the_epoch_is_told_is_judged_by_the_loop(calls, verdict):
+    seen = restart(list(SECOND))
+    right = restart(LEFT)["ways"][0] | {"told": True}
+    seen["ways"].append(right)
+    epochs = [[epoch(FIRST), epoch(SECOND)]]
+    [finding] = said("resume", resume=[seen], epochs=epochs, loop=[LOOP | {"calls": calls}])
+    assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize("place", ["ways", "next"])
+def test_a_restart_that_raises_fails_with_its_error(place):
+    seen = restart(LEFT, next_epoch=FIRST)
+    raised = {"told": False, "error": "KeyError: 'x'", "passes": [], "ended": []}
+    seen[place] = [raised] if place == "ways" else raised
+    [finding] = said("resume", resume=[seen], epochs=[[epoch(FIRST), epoch(SECOND)]])
+    assert finding.verdict == "fail" and "it raises KeyError: 'x'" in finding.cause

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+
 import pytest
 
+from millrace.audit import testing
+from millrace.audit.checks.findings import Finding
+from millrace.audit.runner.probes import Result
+from millrace.audit.runner.target import Options
 from millrace.audit.testing import assert_loader_ok
 from millrace.common.errors import MillraceError
 from tests.audit import plain
@@ -63,6 +70,32 @@ def test_a_good_loader_passes_and_a_bad_one_fails_with_entry_cause_and_fix(pytes
     )
     said = ran.stdout.str()
     assert "testing.py" not in said  # the traceback ends in the user's own test
+
+
+def test_what_is_asked_for_is_audited_and_judged(tmp_path, monkeypatch):
+    asked = []
+    look = Result("ok", [{}], {}, 0.1)
+
+    def audited(options: Options, only: list[str]) -> tuple[dict, list[Finding]]:
+        asked.append((options, only))
+        return {"look": look}, [Finding("DP2", "not decidable", "no id")]
+
+    monkeypatch.setattr(testing, "audit", audited)
+    assert_loader_ok(plain.good, ranks=4, only=["dp2"], timeout=9)
+    assert asked == [(Options("tests.audit.plain:good", ranks=4, timeout=9), ["DP2"])]
+    with pytest.raises(AssertionError, match="no id"):
+        assert_loader_ok(plain.good, only=["DP2"], strict=True)
+    assert_loader_ok(plain.good, only=["DP2"], strict=True, ignore={"dp2": "why"})
+    look = Result("hung", [{}], {}, 0.1)
+    with pytest.raises(AssertionError):
+        assert_loader_ok(plain.good, only=["DP2"], ignore={"dp2": "why"})
+
+    # What lies in no package is named by its file.
+    look = Result("ok", [{}], {}, 0.1)
+    (tmp_path / "lonely.py").write_text("def make(): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert_loader_ok(importlib.import_module("lonely").make)
+    assert asked[-1][0].loader == f"{os.path.relpath(tmp_path / 'lonely.py')}:make"
 
 
 @pytest.mark.parametrize("loader", [lambda: plain.good(), plain.Squares().__getitem__])

@@ -58,6 +58,9 @@ def test_a_run_starts_unless_an_entry_fails_that_is_refused(
     assert words in capsys.readouterr().err
     files = {path.name for path in tmp_path.iterdir()} - {"findings.json"}
     assert files == ({"refused.html"} if code else {"findings.html", "accepted.json"})
+    # What is accepted is shown too.
+    shown = (tmp_path / min(files - {"accepted.json"})).read_text()
+    assert all(finding.cause in shown for finding in findings)
 
 
 def test_an_ignored_fail_stands_on_the_page_with_its_reason(tmp_path):
@@ -67,8 +70,12 @@ def test_an_ignored_fail_stands_on_the_page_with_its_reason(tmp_path):
         "the test set is tiny" in page.read_text()
         and "ranks read the same 64 samples" in page.read_text()
     )
-    counts = json.loads(accepted.read_text())["counts"]
+    choices = json.loads(accepted.read_text())
+    counts = choices.pop("counts")
     assert (counts["ignored"], counts["fail"]) == (1, 0)
+    assert choices == {"refuse": "all", "ignore": {"DP2": "the test set is tiny"}}
+    assert verify(tmp_path, [FAIL], "--refuse=DP9") == 0
+    assert json.loads(accepted.read_text())["refuse"] == "DP9"
 
 
 @pytest.mark.parametrize(

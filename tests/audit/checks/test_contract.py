@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.audit.checks.findings import judge, load
+from millrace.audit.checks.findings import LONGER, judge, load
 from millrace.audit.checks.run import audit
 from millrace.audit.probes import methods
 from millrace.audit.runner.probes import Result
@@ -63,6 +63,91 @@ def test_growth_that_ends_at_the_bound_that_the_source_names_is_none(most, verdi
     new = [{"samples": 1, "held": min(at, 60) * MIB} for at in range(80)]
     [finding] = judged("DP9", memory=[GROWING | {"new": new, "most": most, "ranks": 30}])
     assert finding.verdict == verdict
+
+
+def test_growth_that_ebbs_away_is_none():
+    held = [10 * min(at, 45) + max(at - 45, 0) for at in range(80)]
+    new = [{"samples": 1, "held": each * MIB} for each in held]
+    [finding] = judged("DP9", memory=[GROWING | {"new": new, "ranks": 30}])
+    assert (finding.verdict, finding.cause) == ("pass", "no growth with new samples")
+
+
+PINNED = {"type": "dict", "pinned": 2, "none": False, "missed": [], "lost": []}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "words"),
+    [
+        ({}, "pass", "2 tensors are pinned"),
+        ({"missed": ["x"]}, "fail", "not pinned: x"),
+        ({"lost": ["x"]}, "fail", ".pin_memory() loses x"),
+        ({"lost": ["x"], "none": True}, "fail", ".pin_memory() returns None"),
+        ({"raised": {"text": "KeyError: 'x'"}}, "fail", "pinning raises KeyError: 'x'"),
+        ({"raised": {"text": "RuntimeError: no CUDA"}}, "not decidable", "pinning raises Runtime"),
+    ],
+)
+def test_a_batch_is_pinned_if_all_its_tensors_are(changes, verdict, words):
+    seen = {"pin_memory": True, "collate": {"pin": PINNED | changes}}
+    [finding] = judged("DP5", contract=[seen])
+    assert finding.verdict == verdict and finding.cause.startswith(words)
+
+
+def run(*contents: str) -> dict:
+    """What two passes of a start method gave of a field."""
+    return {"digests": {"0 0: x": list(contents)}}
+
+
+FORK, OTHER = run("1", "1"), run("2", "2")
+RAISED = {"raised": {"text": "RuntimeError: no"}}
+
+
+@pytest.mark.parametrize(
+    ("own", "runs", "verdict", "words"),
+    [
+        (None, [FORK, FORK, FORK], "pass", "equal samples under fork and spawn"),
+        (None, [FORK, FORK, OTHER], "fail", "differ from those of fork in x"),
+        ("spawn", [FORK, FORK, OTHER], "fail", "under spawn: samples"),
+        ("fork", [FORK, FORK, OTHER], "pass", "; under spawn: samples"),
+        # What is random there too, or by fork, proves nothing.
+        (None, [FORK, FORK, run("2", "3")], "pass", "equal samples"),
+        (None, [FORK, run("9", "9"), OTHER], "pass", "equal samples"),
+        (None, [FORK, FORK, RAISED], "fail", "under spawn: RuntimeError: no"),
+        (None, [RAISED, RAISED, RAISED], "pass", "equal samples"),  # however it is started
+    ],
+)
+def test_start_methods_are_compared_by_what_they_all_give(own, runs, verdict, words):
+    seen = {"workers": 2, "own": own, "sent": "spawn", "pickled": [], "runs": runs}
+    [finding] = judged("DP6", methods=[seen])
+    assert finding.verdict == verdict and words in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "words"),
+    [
+        ({}, "pass", "len is 12"),
+        ({"samples": None}, "not applicable", "no len"),
+        ({"counted": 10}, "fail", "the iterator gives 10 samples"),
+        ({"counted": None}, "pass", "len is 12"),  # the time was over
+        ({"last": {"type": "IndexError", "text": "IndexError: 11"}}, "fail", "but [11] raises"),
+        ({"last": {"type": "KeyError", "text": "KeyError: 11"}}, "fail", "but [11] raises"),
+        ({"last": {"type": "OSError", "text": "OSError: x"}}, "pass", "len is 12"),
+        ({"equals": 0}, "fail", "[12] gives sample 0 again: it wraps around"),
+        ({"equals": 0, "numbers": {"often": 3}, "lists": {"a": 4}}, "pass", "len is 12"),
+        ({"equals": 0, "numbers": {"often": 1}, "lists": {"a": 12}}, "fail", "it wraps around"),
+        ({"longer": {"a": 13}}, "fail", "a has 13 items, and [12] works"),
+        ({"longer": {"a": 14}}, "not decidable", "a has 14 items, and [13] works"),
+    ],
+)
+def test_a_length_is_that_of_what_can_be_read(changes, verdict, words):
+    of_set = {name: changes[name] for name in ("samples", "counted") if name in changes}
+    items = {"equals": None, "numbers": {}, "lists": {}, "longer": {}}
+    items |= {name: value for name, value in changes.items() if name not in of_set}
+    [finding] = judged("DP7", contract=[{"samples": 12, "items": items, **of_set}])
+    assert finding.verdict == verdict and words in finding.cause
+
+
+def test_the_length_of_a_stream_says_nothing_of_one_rank():
+    assert judged("DP7", look=[{"iterable": True}], epochs=[[epoch([4], length=2)]]) == []
 
 
 IN_FLIGHT = {
@@ -208,9 +293,10 @@ def test_a_check_whose_probe_did_not_end_well_says_which_and_why():
     error = {"text": "not done after 18 s"}
     results = {"edges": Result("ok", [{}], {}, 1.0), "epochs": Result("late", [{}], error, 18.0)}
     [finding] = judge(results, checks)
-    assert (finding.verdict, finding.cause) == (
+    assert (finding.verdict, finding.cause, finding.needs) == (
         "not decidable",
         "the probe epochs late: not done after 18 s",
+        LONGER,
     )
 
 

@@ -241,6 +241,35 @@ def test_a_transform_is_judged_by_what_it_took_and_what_was_before(entry, steps,
     assert finding.verdict == verdict
 
 
+def test_an_image_that_to_tensor_did_not_scale_is_named_by_it():
+    sixteen_bits = {"type": "Tensor", "is_tensor": True, "min": 0.0, "max": 65535.0}
+    field = COLOUR | {"max": [65535.0] * 3}
+    [finding] = judged("DP12", values=[seen(step("ToTensor", gave=sixteen_bits), fields=(field,))])
+    assert finding.verdict == "fail"
+    assert finding.cause.endswith("loader[0] ToTensor does not scale it")
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "constants", "is_blamed"),
+    [
+        (True, True, [3], True),
+        (True, True, [1], True),
+        (True, True, [2], False),
+        (True, False, [3], False),  # not all was read
+        (False, True, [3], False),
+    ],
+)
+def test_constants_of_both_splits_are_blamed_if_they_may_be_those_of_a_field(
+    train, val, constants, is_blamed
+):
+    values = seen() | {"constants": constants, "normalised": ["x"]}
+    for name, complete, mean in (("train", train, 0.5), ("val", val, -0.5)):
+        field = COLOUR | {"name": "x", "max": [1.0] * 3, "mean": [mean] * 3}
+        values[name] = {"complete": complete, "fields": [field]}
+    failed = [each for each in judged("DP10", values=[values]) if each.verdict == "fail"]
+    assert bool(failed) == is_blamed
+
+
 def test_a_transform_whose_errors_are_caught_is_none_that_is_out_of_place():
     values = seen(step("RandomCrop", raised="RuntimeError"), fields=(COLOUR | {"max": [1.0] * 3},))
     [finding] = judged("DP13", values=[values])
@@ -344,6 +373,8 @@ AUDIO = [1, 9, 9, 2]
         # One token ends texts and pads them: the mask tells which is which.
         ([row([5, 20, 2, 2], ".xx.", [1, 1, 1, 0])], 2, "pass", "2 tokens trained on in 1 row"),
         ([row([5, 20, 2, 2], ".xx.")], 2, "not decidable", "nothing tells padding"),
+        # A text may be cut off before its end, if the ends of others are trained on.
+        ([row([5, 20, 2], ".xx"), row([6, 21, 2], ".x.")], 0, "pass", "3 tokens trained on in 2"),
         # One mistake is told once.
         (
             [row([5, 20, 2, 0], "xxxx", [1, 1, 1, 0], row([5, 20, 2], ".xx"))],

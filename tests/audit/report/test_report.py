@@ -34,7 +34,7 @@ FINDINGS = [
         "DP4",
         "fail",
         "two shapes",
-        {"raised": "[1] & [2] <b>\x1b[31m\x00\nnext", "path": "/" + "x" * 800},
+        {"raised": "[1] & [2] <b>\x1b[31m\x00\nnext", "path": "/" + "x" * 800, "trace": ["of"]},
     ),
     Finding("DP9", "fail", "1.2 MB per new sample"),
     *(
@@ -127,6 +127,7 @@ def test_the_terminal_shows_fails_with_evidence_and_fix_then_what_would_decide_t
         "  DP9  1.2 MB per new sample; it fits",
     } < {*lines}
     assert max(map(len, lines)) <= 100 and "".join(lines).isprintable()
+    assert "trace" not in "".join(lines)
 
 
 OVER = {"text": "the 8 s are over"}
@@ -168,9 +169,11 @@ def test_fails_are_shown_by_code_scanning_where_the_loader_is_made(tmp_path, mon
         "train.data:make": 4,
         "train/data.py:x": 1,
     }.items():
-        [run] = sarif(report(loader=loader))["runs"]
+        findings = [*FINDINGS, Finding("DP4", "fail", "three shapes")]
+        [run] = sarif(report(findings, loader=loader))["runs"]
         assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["DP2", "DP4"]
-        assert [result["ruleId"] for result in run["results"]] == ["DP2", "DP4"]  # DP9 is ignored
+        # Each finding that fails; DP9 is ignored.
+        assert [result["ruleId"] for result in run["results"]] == ["DP2", "DP4", "DP4"]
         place = run["results"][0]["locations"][0]["physicalLocation"]
         assert place["artifactLocation"]["uri"] == "train/data.py"
         assert place["region"]["startLine"] == line
