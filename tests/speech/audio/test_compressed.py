@@ -3,12 +3,14 @@ not."""
 
 from __future__ import annotations
 
+import av
 import numpy as np
 import pytest
 import soundfile
 import soxr
 
 from millrace.speech.audio import cut as audio
+from millrace.speech.audio.packets import is_tag
 from tests.speech.audio.recordings import (
     RATE,
     is_in_place,
@@ -24,6 +26,7 @@ def test_compressed_segments_lie_where_they_were(corpus, source, name):
     assert is_in_place(corpus[name], source)
     info = audio.probe(corpus[name])
     assert info.duration_seconds == pytest.approx(len(source) / RATE, abs=0.05)
+    assert name != "opus" or info.duration_seconds == pytest.approx(len(source) / RATE, abs=0.001)
     assert info.warnings == ()
 
 
@@ -36,6 +39,7 @@ def test_what_states_no_encoder_delay_is_late_and_warns(corpus, source):
     assert set(offsets(corpus["ts"], source)) <= {1023, 1024, 1025}
     (warning,) = audio.probe(corpus["ts"]).warnings
     assert warning.startswith("no_encoder_delay: ") and corpus["ts"].name in warning
+    assert "is up to 44 ms later than in the original" in warning
 
 
 def test_mp3_without_its_info_frame_warns(tmp_path, corpus, source):
@@ -113,6 +117,14 @@ def test_joined_files_are_one_timeline(tmp_path, source, codec, form):
     write_joined(path, parts, codec, form, layouts=["stereo" if codec == "vorbis" else "mono"] * 2)
     assert is_in_place(path, source, [(1.0, 3.0), (3.5, 4.9), (6.0, 7.5), (8.0, 9.5)])
     assert audio.probe(path).duration_seconds == pytest.approx(10, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [(b"ID3\4", True), (b"TAGa", True), (b"APETAGEX\xd0", True), (b"\xff\xfb\x90\0", False)],
+)
+def test_tags_between_joined_files_are_told_from_frames(raw, expected):
+    assert is_tag(av.Packet(raw)) == expected
 
 
 def test_joined_mp3_goes_on_where_the_first_ends(tmp_path, source):

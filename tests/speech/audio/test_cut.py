@@ -13,7 +13,9 @@ import soundfile
 import soxr
 
 from millrace.speech.audio import cut as audio
-from millrace.speech.audio.recording import mono
+from millrace.speech.audio import facts
+from millrace.speech.audio.pcm import open_pcm, read_pcm
+from millrace.speech.audio.recording import cancel, mono
 from tests.speech.audio.recordings import exact, offsets, signal, wav, write_av, write_video
 
 
@@ -56,6 +58,23 @@ def test_other_samples_are_mixed_in_float_and_rounded_once(tmp_path, container, 
     difference = np.abs(segment - expected[4000:12000])
     assert difference.max() <= (1 if channels == 3 or subtype in ("FLOAT", "DOUBLE") else 0)
     assert (difference > 0).mean() < 0.001
+
+
+@pytest.mark.parametrize(
+    ("samples", "share", "is_cancelled"),
+    [
+        (699, -1.0, True),
+        (693, -1.0, False),  # too few to tell
+        (7000, -0.97, True),
+        (7000, -0.8, False),
+        (7000, 1.0, False),
+    ],
+)
+@pytest.mark.parametrize(("kind", "zero"), [(np.int16, 0), (np.uint8, 128)])
+def test_channels_cancel_if_their_sum_is_next_to_nothing(samples, share, is_cancelled, kind, zero):
+    wave = 100 * np.sin(np.arange(samples))
+    channels = [np.round(zero + level * wave).astype(kind) for level in (1.0, share)]
+    assert cancel(channels) == is_cancelled
 
 
 def test_eight_bits_without_sign_are_silent_at_128():
@@ -144,7 +163,9 @@ def test_files_of_unknown_or_wrong_length(tmp_path):
     for name, content in cases.items():
         path.write_bytes(content)
         assert exact(path, samples, [(1.0, 2.5), (4.0, 4.99)]) == [True, True], name
-        assert audio.probe(path).duration_seconds == pytest.approx(5.0, abs=0.01), name
+        info = audio.probe(path)
+        assert info.duration_seconds == pytest.approx(5.0, abs=0.01), name
+        assert info.warnings == (), name
 
 
 @pytest.mark.parametrize(("change", "words"), [(-3, "3 bytes shorter"), (500, "500 bytes longer")])
@@ -161,6 +182,23 @@ def test_wav_of_another_size_than_it_states_warns(tmp_path, change, words):
     assert audio.probe(path).warnings == ()
     path.write_bytes(raw + bytes(5000))  # padded with zeros: nothing is wrong
     assert audio.probe(path).warnings == ()
+
+
+def test_a_wav_that_is_too_long_for_its_sizes_is_read_by_no_header(tmp_path):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, signal(1, 16000), 16000)
+    assert open_pcm(path) is not None
+    os.truncate(path, 2**32)
+    assert open_pcm(path) is None
+
+
+def test_a_wav_that_becomes_shorter_while_it_is_read_is_an_error(tmp_path):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, signal(4, 16000), 16000)
+    with open_pcm(path) as handle:
+        os.truncate(path, 64044)
+        with pytest.raises(audio.AudioError, match="ends at sample 32000, before 64000"):
+            read_pcm(handle, 0, 64000)
 
 
 @pytest.mark.parametrize("container", ["WAV", "FLAC"])
@@ -260,6 +298,25 @@ def test_bad_files(tmp_path, corpus):
                 assert error.reason in ("audio_load", "audio_empty"), (name, lie)
                 assert str(path) in str(error)
                 assert name != "wav_of_two" or "more than one data chunk" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (RuntimeError("x"), audio.AudioError),
+        (MemoryError(), MemoryError),  # of the machine, and of no file
+        (OSError(5, "x"), OSError),
+    ],
+)
+def test_a_file_that_trips_a_library_is_an_error_of_its_own(tmp_path, monkeypatch, error, raised):
+    def fail(path: object) -> None:
+        raise error
+
+    monkeypatch.setattr(facts, "stream_info", fail)
+    (tmp_path / "a").write_bytes(b"fLaC")
+    with pytest.raises(raised) as caught:
+        audio.probe(tmp_path / "a")
+    assert raised != audio.AudioError or "cannot be read (RuntimeError: x)" in str(caught.value)
 
 
 def test_containers_that_are_not_supported_are_refused_by_name(tmp_path):

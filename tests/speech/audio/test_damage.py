@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import soundfile
@@ -209,6 +210,33 @@ def test_no_break_is_seen_where_there_is_none(tmp_path, corpus, name):
         assert found is None or found > 0.97 * length
     path.write_bytes(raw[: len(raw) // 2] + raw[len(raw) // 2 + 1000 :])
     assert break_of(path) is not None
+
+
+def test_a_matroska_breaks_at_the_first_cluster_that_may_be_wrong(tmp_path, corpus):
+    path = tmp_path / "a.mkv"
+    raw = corpus["mkv"].read_bytes()
+    second, third = clusters(raw)[1:3]
+    # There twice: nothing tells which one is right.
+    path.write_bytes(raw[:third] + raw[second:])
+    assert break_of(path) == second
+    # The size of the one before may be wrong, or its own head.
+    path.write_bytes(raw[:third] + b"\0" + raw[third + 1 :])
+    assert break_of(path) == second
+
+
+def test_a_long_gap_is_silence_of_its_length(tmp_path):
+    rate, parts = 16000, [signal(5, 16000), signal(5, 16000, seed=1)]
+    path = tmp_path / "a.mkv"
+    with av.open(str(path), "w", format="matroska") as target:
+        stream = target.add_stream("pcm_s16le", rate=rate, layout="mono")
+        for samples, start in zip(parts, (0, 30), strict=True):
+            frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+            frame.sample_rate, frame.pts = rate, start * rate
+            target.mux(stream.encode(frame))
+        target.mux(stream.encode(None))
+    whole = np.concatenate([parts[0], np.zeros(25 * rate, np.int16), parts[1]])
+    spans = [(1.0, 2.0), (10.0, 11.0), (31.0, 33.0)]
+    assert exact(path, whole, spans) == [True, False, True]
 
 
 @pytest.mark.parametrize("codec", ["aac", "mp2"])

@@ -14,9 +14,10 @@ RATE = 48000
 FRAME = 960  # samples, 20 ms
 
 
-def frame(seconds: float | None) -> av.AudioFrame:
+def frame(seconds: float | None, samples: int = FRAME) -> av.AudioFrame:
     """A frame that begins at so many seconds; with None its packet has no stamp."""
-    made = av.AudioFrame.from_ndarray(np.zeros((1, FRAME), np.int16), format="s16", layout="mono")
+    silence = np.zeros((1, samples), np.int16)
+    made = av.AudioFrame.from_ndarray(silence, format="s16", layout="mono")
     made.sample_rate, made.time_base = RATE, Fraction(1, RATE)
     if seconds is not None:
         made.pts = round(seconds * RATE)
@@ -89,3 +90,67 @@ def test_flac_whose_stamps_step_back_holds_something_twice():
     timeline, _ = timeline_of("flac", "flac", 0.2)
     timeline.place(frame(1.1), 0)
     assert timeline.lost_from == timeline.samples - FRAME
+
+
+@pytest.mark.parametrize(
+    ("stated", "gap", "is_believed"),
+    [
+        (None, 59.0, True),
+        (None, 61.0, False),
+        (100.0, 61.0, True),
+        (50.0, 61.0, False),  # beyond the end of the recording
+        (200_000.0, 86_399.0, True),
+        (200_000.0, 86_401.0, False),
+    ],
+)
+def test_a_gap_is_believed_within_what_the_recording_states(stated, gap, is_believed):
+    timeline = Timeline("ogg", "opus", stated)
+    for number in range(50):
+        timeline.place(frame(number * 0.02), 0)
+    assert timeline.place(frame(1.0 + gap), 0) == (round(gap * RATE) if is_believed else 0)
+
+
+@pytest.mark.parametrize(
+    ("codec", "errors", "seconds"), [("opus", 0, 0.0), ("opus", 1, 0.5), ("flac", 0, 0.5)]
+)
+def test_what_comes_before_the_first_frame_is_missing_with_an_error_or_without_loss(
+    codec, errors, seconds
+):
+    timeline = Timeline("matroska,webm", codec, None)
+    timeline.origin = 0.0  # of the first packet
+    assert timeline.place(frame(0.5), errors) == seconds * RATE
+
+
+def test_errors_of_long_ago_make_no_hole():
+    timeline = Timeline("ogg", "opus", None)
+    for number in range(50):
+        timeline.place(frame(number * 0.02), int(number > 3))
+    assert timeline.place(frame(1.2), 1) == round(0.2 * RATE)
+    assert timeline.holes == []
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "seconds", "samples", "is_lost"),
+    [
+        # A packet of Opus that decodes to more than it held: the next one is early by that.
+        ("ogg", "opus", 0.99, FRAME // 2, True),
+        ("ogg", "opus", 1.0, FRAME // 2, False),
+        ("ogg", "vorbis", 0.99, FRAME // 2, False),
+        # A frame too many of a transport stream.
+        ("mpegts", "aac", 0.985, FRAME, True),
+        ("mpegts", "aac", 0.99, FRAME, False),
+        ("ogg", "aac", 0.985, FRAME, False),
+    ],
+)
+def test_a_frame_that_comes_early_follows_one_too_many(container, codec, seconds, samples, is_lost):
+    timeline = Timeline(container, codec, None)
+    for number in range(50):
+        timeline.place(frame(number * 0.02), 0)
+    timeline.place(frame(seconds, samples), 0)
+    assert timeline.lost_from == (RATE if is_lost else None)
+
+
+def test_stamps_that_go_back_to_before_a_pause_leave_its_place_unknown():
+    timeline, silence = timeline_of("ogg", "opus", 0.9)
+    timeline.place(frame(1.02), 0)
+    assert timeline.lost_from == timeline.samples - FRAME and silence == round(0.9 * RATE)
