@@ -23,6 +23,7 @@ from millrace.common import atomic, cli, jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 from millrace.common.stopping import REQUEUE_EXIT_CODE
+from millrace.common.training import run_folder
 from millrace.image import train_active
 from millrace.image.producer.sentry import Pointers
 from millrace.image.records.record_file import multiset_digest
@@ -114,6 +115,7 @@ def test_both_sides_come_to_their_end_if_the_trainer_starts_first(data, tmp_path
     threading.Thread(target=start_later, args=(data, sides), daemon=True).start()
     run = tmp_path / "run"
     command = [*SMALL, "-j", "1", "--epochs", "5", "-p", "2", "--output-dir", str(run), str(data)]
+    command += ["--report", str(tmp_path / "page.html")]
     assert train_active.main(command) == 0
     assert sides[0].wait(600) == 0
 
@@ -133,7 +135,8 @@ def test_both_sides_come_to_their_end_if_the_trainer_starts_first(data, tmp_path
     summary = jsonl.read(run / "metrics.json")
     assert summary["best"]["acc1"] == max(row["metrics"]["acc1"] for row in lines(run, "eval"))
     assert {path.name for path in (run / "checkpoints").iterdir()} > {"best", "last"}
-    assert "Best top-1" in (run / "report.html").read_text()
+    assert summary["records"] == RECORDS
+    assert "Best top-1" in (tmp_path / "page.html").read_text()
 
 
 def test_red_against_blue_is_learnt_resumed_from_and_all_wrong_with_swapped_channels(
@@ -209,6 +212,37 @@ def test_sigterm_ends_trainer_and_child_in_order_and_the_same_command_goes_on(da
     command[command.index("40")] = str(done + 2)
     assert train_active.main(command) == 0
     assert [row["epoch"] for row in lines(run, "epoch")] == list(range(done + 2))
+
+
+def test_flags_reach_the_run_and_its_producer(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(run, "run", lambda *arguments: given.append(arguments))
+    flags = "--producer child --seed 9 --shuffle-pool 3 --allowed-ahead 2 --threads 2 --beat 3"
+    metrics = tmp_path / "run" / "metrics.json"
+    common = [*flags.split(), "--metrics", str(metrics)]
+    for scratch in ([], ["--local-scratch-dir", "S"]):
+        assert train_active.main([*common, *scratch, "D"]) == 0
+    assert torch.get_num_threads() == 2
+    for (options, root, side, folder, producer), scratch in zip(given, ("D", "S"), strict=True):
+        assert (options.seed, root, Path(side.folder), folder) == (
+            *(9, Path("D"), Path(scratch)),
+            metrics.parent,
+        )
+        assert set(producer) >= {"--raw_data_dir=D", f"--local_scratch_dir={scratch}"}
+        assert set(producer) >= {"--seed=9", "--shuffle_pool=3", "--allowed_ahead=2", "--beat=3.0"}
+
+    assert train_active.main(["-a", "resnet50", "D"]) == 0
+    assert given[-1][3:] == (Path("resnet50"), [])
+
+
+def test_a_folder_that_another_run_holds_is_refused(data, tmp_path, monkeypatch):
+    def held(folder: Path) -> None:
+        raise MillraceError("another process is training here", str(folder))
+
+    monkeypatch.setattr(run_folder, "held", held)
+    command = [*SMALL, "--epochs", "1", "--output-dir", str(tmp_path / "run"), str(data)]
+    assert train_active.main(command) == 1
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_producer_that_has_failed_ends_the_training_beside_it(monkeypatch):

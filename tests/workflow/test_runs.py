@@ -12,12 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from millrace.asr.inputs import AsrInputs
+from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from millrace.common.workflow.config import checked_config
 from millrace.common.workflow.runs import RunInputs, flags
 from millrace.common.workflow.sources import Sources
 from millrace.image.inputs import ImageInputs
-from millrace.music.inputs import MusicInputs
+from millrace.music.inputs import INDEX, MERGED, MusicInputs
 from tests.workflow.workflow import ROOT
 
 RUN = SimpleNamespace(run="a")
@@ -109,8 +110,24 @@ def test_music_without_features_asks_for_nothing_and_before_a_merge_no_table_is_
     assert of.merge() == of.targets() == []
 
 
-def test_runs_of_music_need_splits():
-    assert inputs("music", splits="s", runs={"a": {}}).audited_runs() == ["a"]
+def test_only_tables_that_an_index_was_merged_from_can_be_lost(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lost = inputs("music").listed.lost
+    table = "results/music/features/h5-a.parquet"
+    atomic.write_json(MERGED, {"partitions": ["h5-a"]})
+    assert lost() == {}  # the index itself is made first
+    Path(INDEX).parent.mkdir(parents=True)
+    Path(INDEX).touch()
+    assert lost() == {table: table}
+    atomic.write_json(MERGED, {"partitions": ["h5-b"]})
+    assert lost() == {}
+
+
+def test_runs_of_music_need_splits_and_features():
+    of = inputs("music", splits="s", runs={"a": {"jobname": "a b"}})
+    assert of.audited_runs() == ["a"] and "'jobname=a b'" in of.run_arguments(RUN)
+    of.sources = Sources()
+    assert of.audited_runs() == []
     assert inputs("music", splits="", runs={"a": {}}).audited_runs() == []
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from millrace.audit.checks.findings import LONGER, judge, load
 from millrace.audit.checks.run import audit
-from millrace.audit.probes import methods
+from millrace.audit.probes import contract, edges, methods, model
+from millrace.audit.probes.memory import bound
 from millrace.audit.runner.probes import Result
-from millrace.audit.runner.target import Options
+from millrace.audit.runner.target import Options, Rank
 from tests.audit import plain
 from tests.audit.running import judged
 
@@ -23,6 +30,86 @@ def test_files_that_are_gone_are_named(guard, tmp_path):
     _, findings = audit(options, ["stale"], guard)
     [finding] = [each for each in findings if each.verdict != "not applicable"]
     assert (finding.verdict, finding.evidence["names"]) == ("fail", [files[3]])
+
+
+def test_a_list_is_none_of_files_if_none_is_there_and_a_spare_one_is_not_needed(tmp_path):
+    there = str(tmp_path / "0.txt")
+    Path(there).touch()
+    gone = [str(tmp_path / f"{number}.txt") for number in (1, 2)]
+    assert contract._missing(plain.Squares(2), gone, [""]) is None
+    needed = []
+    for data in (plain.Squares(2), plain.OfFiles([there, gone[0]])):
+        needed.append(contract._missing(data, [there, gone[0]], [""])["needed"])
+    assert needed == [False, True]
+
+
+def test_a_storage_counts_once_and_in_whole_pages():
+    page = os.sysconf("SC_PAGE_SIZE")
+    whole = torch.zeros(page // 4 + 1)
+    assert contract.storages({"a": whole[:5], "b": whole[5:]}) == [2 * page]
+
+
+def test_lengths_that_stay_on_the_cpu_are_not_missed():
+    batch = SimpleNamespace(x=torch.zeros(2, 3), lengths=torch.tensor([3, 2]))
+    assert contract.pin(batch)["missed"] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("is_trained", "is_frozen", "word"),
+    [(True, False, "raised"), (True, True, "taken"), (False, False, "raised")],
+)
+def test_a_model_is_called_as_it_trains(tmp_path, is_trained, is_frozen, word):
+    network = torch.nn.Sequential(torch.nn.BatchNorm1d(1)).train(is_trained)
+    network[0].train(is_trained and not is_frozen)
+    loader = DataLoader(TensorDataset(torch.rand(4, 1)), batch_size=4)
+    rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
+    assert word in model.batch_of_one(network, loader, rank)
+
+
+@pytest.mark.parametrize(("replicas", "seen"), [(1, 3), (2, 1), (0, 1)])
+def test_a_sampler_of_one_rank_would_be_shared_by_all(tmp_path, replicas, seen):
+    data = plain.Squares(12)
+    sampler = None
+    if replicas:
+        sampler = DistributedSampler(data, num_replicas=replicas, rank=0)
+    rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
+    loader = DataLoader(data, batch_size=4, sampler=sampler)
+    assert edges._edges(loader, rank, 3)["replicas"] == seen
+
+
+class Cached(plain.Squares):
+    limit = 70
+
+    def __getitem__(self, index: int) -> int:
+        if len(self.cache) < self.limit:
+            self.cache[index] = index
+        return index
+
+
+class Popping(plain.Squares):
+    def __getitem__(self, index: int) -> int:
+        self.cache.popitem()
+        return index
+
+
+def remembering(most: int | None) -> plain.Squares:
+    data = plain.Squares()
+    data.read = functools.lru_cache(most)(len)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "most"),
+    [
+        (plain.Squares(), None),
+        (Cached(), 70),
+        (Popping(), 0),
+        (remembering(50), 50),
+        (remembering(None), None),
+    ],
+)
+def test_the_bound_of_a_cache_is_what_its_source_says(data, most):
+    assert bound(data) == most
 
 
 MIB = 2**20

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 
 from millrace.audit.checks.findings import VERDICTS, Finding
 from millrace.audit.probes.colours import colours, order
-from millrace.audit.probes.figures import channel_axis, measured, merged, values
-from millrace.audit.probes.labels import labels
-from millrace.audit.probes.splits import splits
+from millrace.audit.probes.figures import channel_axis, constants, measured, merged, values
+from millrace.audit.probes.labels import _alone, labels, token_rows
+from millrace.audit.probes.splits import _ids, splits
 from millrace.audit.runner.target import Options, Target
 from tests.audit import pictures
 from tests.audit.running import judged, probed
@@ -394,6 +394,35 @@ def test_labels_are_judged_by_what_they_repeat(rows, pad, verdict, words):
     special = {"eos": 2, "pad": pad, "audio": 9}
     [finding] = judged("labels", labels=[{"special": special, "rows": rows}])
     assert finding.verdict == verdict and finding.cause.startswith(words)
+
+
+def test_a_loss_mask_says_what_is_trained_on():
+    ids = torch.tensor([[5, 6, 7]])
+    batch = {"input_ids": ids, "labels": ids, "loss_mask": torch.tensor([[0, 1, 1]])}
+    [seen] = token_rows(batch)
+    assert seen["labels"] == [-100, 6, 7]
+
+
+def test_a_sample_that_differs_each_time_has_no_row_of_its_own():
+    drawn = iter(range(4))
+
+    def collate(_: list) -> dict:
+        ids = torch.tensor([[next(drawn) // 3]])
+        return {"input_ids": ids, "labels": ids}
+
+    loader = SimpleNamespace(collate_fn=collate)
+    assert _alone(loader, 0)["ids"] == [0]
+    assert _alone(loader, 0) is None
+
+
+def test_ids_that_are_numbers_tell_no_samples_apart():
+    assert list(_ids({"id": "7", "key": 8, "recording": "r7"})) == [("recording", "r7")]
+
+
+def test_constants_of_a_scaler_are_found():
+    scaler = SimpleNamespace(mean_=torch.tensor([1.0, 2.0]), scale_=torch.tensor([1.0, 3.0]))
+    normalize = SimpleNamespace(mean=[0.5], std=[0.2])
+    assert constants({"a": scaler, "b": normalize, "c": SimpleNamespace(mean=[0.5])}) == [2, 1]
 
 
 @pytest.mark.parametrize(

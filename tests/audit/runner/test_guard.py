@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from millrace.audit.runner.guard import Guard, _join_group
-from millrace.audit.runner.target import Options, Rank, WrongName, locate
+from millrace.audit.runner.target import Options, Rank, Target, WrongName, locate
 from tests import forks
 from tests.audit import plain
 
@@ -219,6 +219,28 @@ def test_a_library_of_the_loader_is_imported_once_for_all_probes(tmp_path, monke
             assert {result.status for result in results.values()} == {"ok"}
     # By the first look and for all that follows; an audit after it knows nothing of it.
     assert (tmp_path / "marks").read_text() == "xx" * 2
+
+
+SCRIPT = """
+def val(limit): return [limit]
+def model(**named): return named
+class Module:
+    def __init__(self, **named): self.calls = []
+    def prepare_data(self): self.calls.append("prepare_data")
+    def setup(self, stage): self.calls.append(stage)
+    def train_dataloader(self): return [self.calls]
+"""
+
+
+def test_factories_get_the_arguments_that_they_take_and_modules_are_prepared(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "script_of_factories.py"
+    file.write_text(SCRIPT)
+    args = {"limit": 3, "other": 4}
+    names = {"val_loader": f"{file}:val", "model": f"{file}:model"}
+    target = Target(Options(f"{file}:Module", args, **names))
+    assert (target.val_loader(), target.model()) == ([3], args)
+    assert target.loader() == [["prepare_data", "fit"]]
 
 
 @pytest.mark.parametrize("name", ["train.py", "train.py:", ":make_loader"])

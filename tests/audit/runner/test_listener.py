@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from millrace.audit.runner.digest import digest, fields
+from millrace.audit.runner.digest import digest, fields, rows
 from millrace.audit.runner.listener import Listener, index_list
 from millrace.audit.runner.target import Rank
 from tests.audit import plain
@@ -152,6 +152,18 @@ def test_an_epoch_leaves_time_for_the_next(share, batches):
 def test_contents_that_differ_have_other_digests(one, other):
     assert digest(one) != digest(other)
     assert digest(one) == digest(one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [({0, 8}, {8, 0}), ((1, [2]), [1, (2,)]), (2**70, 2**70), (np.int64(3), 3)]
+)
+def test_contents_that_are_alike_have_one_digest(one, other):
+    assert digest(one) == digest(other)
+
+
+def test_a_batch_of_parts_of_other_lengths_has_no_rows():
+    assert rows({"a": torch.zeros(2), "b": ["x", "y"]}) is not None
+    assert rows({"a": torch.zeros(2), "b": ["x", "y", "z"]}) is None
 
 
 def test_rows_of_a_request_are_names_and_no_indices_of_the_data_set():

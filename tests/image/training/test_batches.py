@@ -14,6 +14,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.plan import BatchRequest
 from millrace.image.records.record_set import RecordSet
+from millrace.image.training import batches as batches_module
 from millrace.image.training.augment import crop, random_crops
 from millrace.image.training.batches import RecordBatches, normalised
 from millrace.image.training.options import TrainOptions
@@ -122,6 +123,16 @@ def test_a_reader_goes_on_with_the_files_of_the_next_epoch_and_leaves_none_open(
     assert opened_by(0, np.arange(3)) == {"train"}
     assert opened_by(1, np.arange(3)) == {"train_1"}
     assert opened_by(1, None) == set()
+
+
+def test_batches_that_wait_need_room_for_their_pixels(tmp_path, monkeypatch):
+    needed = []
+    monkeypatch.setattr(batches_module, "require_room", needed.append)
+    dataset = RecordBatches(write_set(tmp_path, [9, 8]), tmp_path, 4, 12)
+    dataset.plan = BlockPlan(17, 1, {1: Shape(6)})
+    for per_worker in (5, 1):
+        assert dataset.new_slots(2, per_worker) is None
+    assert needed == [2 * 3 * 6 * 4 * 4 * 3, 2 * 6 * 4 * 4 * 3]
 
 
 def test_middles_of_records_that_are_smaller_than_vals_are_refused(tmp_path):

@@ -21,7 +21,7 @@ from millrace.common.fingerprints import pictures
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.common.fingerprints.words import words
 from millrace.common.loading.bad_samples import SampleError
-from millrace.common.loading.decode import DecodeError, decode_mono
+from millrace.common.loading.decode import decode_mono
 
 # How much sound of one file is decoded: 11 GB as stereo of 48 kHz.
 MOST_SECONDS = 8 * 3600
@@ -116,10 +116,7 @@ def _of_file(path: str) -> tuple[np.ndarray, int]:
 
 def _mono(raw: bytes) -> tuple[np.ndarray, int]:
     """The mean of the channels, and the sampling rate. Raises DecodeError."""
-    samples, rate = decode_mono(raw, MOST_SECONDS)
-    if not len(samples):
-        raise DecodeError("no_samples", "the audio holds no samples")
-    return samples, rate
+    return decode_mono(raw, MOST_SECONDS)
 
 
 def _with_words(known: Content, samples: np.ndarray, rate: int, steps: int) -> Content:
