@@ -497,5 +497,9 @@ def test_a_restart_that_raises_fails_with_its_error(place):
     seen = restart(LEFT, next_epoch=FIRST)
     raised = {"told": False, "error": "KeyError: 'x'", "passes": [], "ended": []}
     seen[place] = [raised] if place == "ways" else raised
-    [finding] = said("resume", resume=[seen], epochs=[[epoch(FIRST), epoch(SECOND)]])
-    assert finding.verdict == "fail" and "it raises KeyError: 'x'" in finding.cause
+    # Also if no sample can be known again.
+    for stable in ([""], [])[: 1 + (place == "ways")]:
+        source = [SOURCE | {"stable": stable}]
+        read = [[epoch(FIRST), epoch(SECOND)]]
+        finding, *_ = said("resume", resume=[seen], epochs=read, source=source)
+        assert finding.verdict == "fail" and "it raises KeyError: 'x'" in finding.cause

@@ -24,7 +24,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 from millrace.common.stopping import REQUEUE_EXIT_CODE
 from millrace.common.training import run_folder
-from millrace.image import train_active
+from millrace.image import status, train_active
 from millrace.image.producer.sentry import Pointers
 from millrace.image.records.record_file import multiset_digest
 from millrace.image.records.record_set import RecordSet, file_name
@@ -212,6 +212,17 @@ def test_sigterm_ends_trainer_and_child_in_order_and_the_same_command_goes_on(da
     command[command.index("40")] = str(done + 2)
     assert train_active.main(command) == 0
     assert [row["epoch"] for row in lines(run, "epoch")] == list(range(done + 2))
+
+
+def test_a_run_is_told_by_its_first_last_and_best_accuracy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(status, "partition_files", lambda lane: [])
+    names = ("first_evaluation", "last_evaluation", "best")
+    accuracies = {name: {"acc1": acc1} for name, acc1 in zip(names, (10, 30, 40), strict=True)}
+    metrics = "results/image/runs/a/metrics.json"
+    atomic.write_json(metrics, {**accuracies, "epochs": 2, "seconds": 60})
+    line = "run a: val top-1 10.0 % -> 30.0 % (best 40.0 %), 2 epochs in 0:01:00"
+    assert status.facts() == {metrics: line}
 
 
 def test_flags_reach_the_run_and_its_producer(tmp_path, monkeypatch):

@@ -94,8 +94,9 @@ def test_a_run_of_music_has_the_choices_of_the_lane_unless_it_has_its_own():
     audited = of.audited("a")
     assert audited.arguments["keys"].keys() == chosen.keys()
     assert audited.files == [chosen["path.index"], "x.yaml"]
-    own = {"fabric.ngpus": 2, "training.batchsize": 8}
-    assert inputs("music", runs={"a": own}).audited("a").ranks == 2
+    own = {"fabric.ngpus": 2, "training.batchsize": 8, "data.on_leak": "reject"}
+    other = inputs("music", on_leak="keep", runs={"a": own})
+    assert other.audited("a").ranks == 2 and "data.on_leak=reject" in other.run_arguments(RUN)
     assert of.contract == "--hop 0.02 --pool 5 --bins 84"
     assert of.gpus(RUN) == 1  # as the configuration's own default is cuda
 

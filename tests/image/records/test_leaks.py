@@ -92,7 +92,10 @@ def test_what_val_holds_leaves_train_or_stays_and_is_said(
     seen = capsys.readouterr().err
     assert all(f" INFO {line}\n" in seen for line in lines)
     monkeypatch.setattr(status, "partition_files", lambda lane: ["train", "val"])
-    assert all(f"; {line}" in status.facts()[str(train / "records.json")] for line in lines)
+    said = status.facts()[str(train / "records.json")]
+    assert all(f"; {line}" in said for line in lines)
+    counts = f"{records} records of 2 classes in 2 files, {10 - records} rejected"
+    assert said.startswith(f"train: {counts}; ")
 
     found = rows(train / "leaks.jsonl")
     assert found.keys() == LEAKS.keys()

@@ -8,6 +8,8 @@ import av
 import numpy as np
 import pytest
 
+from millrace.speech.audio.recording import AudioError
+from millrace.speech.audio.stream import StreamRecording
 from millrace.speech.audio.timeline import Timeline
 
 RATE = 48000
@@ -154,3 +156,19 @@ def test_stamps_that_go_back_to_before_a_pause_leave_its_place_unknown():
     timeline, silence = timeline_of("ogg", "opus", 0.9)
     timeline.place(frame(1.02), 0)
     assert timeline.lost_from == timeline.samples - FRAME and silence == round(0.9 * RATE)
+
+
+@pytest.mark.parametrize(
+    ("frames", "errors", "is_sound"),
+    [(2, 2, True), (2, 3, False), (60, 61, True)],  # a second is a block
+)
+def test_less_frames_than_errors_in_one_block_are_no_sound(frames, errors, is_sound):
+    stream = object.__new__(StreamRecording)
+    stream.path, stream.codec_name, stream.sample_rate = "a.mp3", "mp3", 0
+    stream.timeline, stream.errors = Timeline("mp3", "mp3", None), errors
+    stream._frames = lambda: iter([frame(None) for _ in range(frames)])
+    if is_sound:
+        assert sum(map(len, stream.blocks())) == frames * FRAME
+    else:
+        with pytest.raises(AudioError, match="nothing in its mp3 stream can be decoded"):
+            list(stream.blocks())
