@@ -96,6 +96,23 @@ def test_crops_are_mirrored_if_that_is_asked_for(tmp_path, augment, mirrored):
     assert (rising != falling).all() and abs(falling.sum() - mirrored) <= 12 * bool(mirrored)
 
 
+def test_crops_are_those_of_the_seed_and_the_epoch(tmp_path):
+    images = np.random.default_rng(1).integers(0, 256, (2, 30, 40, 3), np.uint8)
+    file = write_records(tmp_path / "train" / "train-0.h5", images, [0, 0], [0, 1])
+    records = RecordSet(tmp_path / "train", "train", ["a"], [file], [2], size=(30, 40))
+    records.write()
+    shutil.copytree(tmp_path / "train", tmp_path / "train_1")
+
+    def loaded(seed: int, epoch: int) -> bytes:
+        dataset = RecordBatches(records, tmp_path, 8, 12, "crop", seed)
+        batch = dataset.load(BatchRequest(0, np.arange(2), following=None, epoch=epoch))
+        return batch.images.numpy().tobytes()
+
+    addresses = [(seed, epoch) for seed in (1, 2) for epoch in (0, 1)]
+    assert len({loaded(*address) for address in addresses}) == 4
+    assert loaded(1, 0) == loaded(1, 0)
+
+
 def test_without_random_crops_the_middle_is_given(tmp_path):
     images = np.random.default_rng(1).integers(0, 256, (2, 9, 12, 3), np.uint8)
     file = write_records(tmp_path / "train" / "train-0.h5", images, [0, 0], [0, 1])

@@ -10,6 +10,7 @@ import soundfile
 import soxr
 
 from millrace.speech.audio import cut as audio
+from millrace.speech.audio.facts import _is_chained
 from millrace.speech.audio.packets import is_tag
 from tests.speech.audio.recordings import (
     RATE,
@@ -104,6 +105,26 @@ def test_chained_ogg_with_other_channels_goes_on(tmp_path, source):
     late = offsets(path, source, [(2.0, 5.0), (8.0, 9.9), (11.0, 14.0), (20.0, 23.0)])
     assert late[:2] == [0, 0]
     assert all(isinstance(value, str) or abs(value) <= RATE // 100 for value in late[2:]), late
+
+
+def page(serial: bytes, flags: int) -> bytes:
+    """A page of Ogg, of which nothing but its stream is said."""
+    return b"OggS\0" + bytes([flags]) + bytes(8) + serial + bytes(9)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (["AAAA"], "AAAA", False),
+        (["AAAA"], "BBBB", True),
+        (["AAAA", "BBBB"], "BBBB", False),  # beside each other, from the beginning
+    ],
+)
+def test_an_ogg_whose_last_page_is_of_a_later_stream_is_chained(tmp_path, first, last, expected):
+    path = tmp_path / "a.ogg"
+    begun = b"".join(page(serial.encode(), 2) for serial in first)
+    path.write_bytes(begun + bytes(200_000) + page(last.encode(), 0))
+    assert _is_chained(str(path)) == expected
 
 
 @pytest.mark.parametrize(
