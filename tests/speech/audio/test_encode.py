@@ -43,6 +43,20 @@ def test_lossy_encoding_keeps_place_and_length(tmp_path, audio_format, rate):
             assert abs(offset(samples, segment, rate // 10)) <= rate // 100
 
 
+@pytest.mark.parametrize(
+    ("audio_format", "rate", "bits"),
+    [
+        ("opus", 16000, 32_000),
+        ("opus", 24000, 64_000),
+        ("mp3", 24000, 64_000),
+        ("mp3", 32000, 96_000),
+    ],
+)
+def test_lossy_encoding_has_the_bits_that_its_rate_needs(audio_format, rate, bits):
+    raw = audio.encode(signal(8, rate), rate, audio_format)
+    assert len(raw) == pytest.approx(bits, rel=0.05)  # 8 s, a byte has 8 bits
+
+
 def test_encoding_is_deterministic_across_processes():
     code = (
         "import hashlib, numpy as np; from millrace.speech.audio import cut as audio\n"

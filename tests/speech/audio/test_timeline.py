@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from types import SimpleNamespace
 
 import av
 import numpy as np
 import pytest
 
+from millrace.speech.audio import facts
 from millrace.speech.audio.recording import AudioError
 from millrace.speech.audio.stream import StreamRecording
 from millrace.speech.audio.timeline import Timeline
@@ -172,3 +175,81 @@ def test_less_frames_than_errors_in_one_block_are_no_sound(frames, errors, is_so
     else:
         with pytest.raises(AudioError, match="nothing in its mp3 stream can be decoded"):
             list(stream.blocks())
+
+
+@pytest.mark.parametrize(
+    ("container", "frames", "raw", "is_lost"),
+    [
+        ("mp3", 1, b"\xff\xfb", True),
+        ("mp3", 0, b"\xff\xfb", False),  # before the first one that decodes
+        ("mp3", 1, b"TAG", False),
+        ("ogg", 1, b"\xff\xfb", False),  # its stamps tell
+    ],
+)
+def test_what_follows_an_undecodable_packet_is_lost_without_stamps(container, frames, raw, is_lost):
+    stream = object.__new__(StreamRecording)
+    stream.container_format, stream.timeline = container, Timeline(container, "mp3", None)
+    stream.timeline.frames = frames
+    stream._note_undecodable(av.Packet(raw))
+    assert stream.timeline.lost == is_lost
+
+
+@pytest.fixture
+def packets(monkeypatch) -> Callable[..., None]:
+    """Makes recordings have packets of a second each, with these stamps in seconds."""
+
+    def have(stamps: list[float | None], container: str = "ogg", errors: int = 0) -> None:
+        class Recording:
+            stream = SimpleNamespace(time_base=Fraction(1, 1000), start_time=0)
+            codec = SimpleNamespace(sample_rate=RATE)
+
+            def __init__(self, path: str) -> None:
+                self.container_format, self.errors = container, errors
+
+            def __enter__(self) -> Recording:
+                return self
+
+            def __exit__(self, *_: object) -> None: ...
+
+            def packets(self) -> list[SimpleNamespace]:
+                made = {"size": 9, "duration": 1000, "time_base": Fraction(1, 1000)}
+                made["has_sidedata"] = lambda kind: False
+                ticks = [None if each is None else int(1000 * each) for each in stamps]
+                return [SimpleNamespace(pts=tick, **made) for tick in ticks]
+
+        monkeypatch.setattr(facts, "StreamRecording", Recording)
+
+    return have
+
+
+@pytest.mark.parametrize(
+    ("container", "stamps", "seconds"),
+    [
+        ("ogg", [0, 1, 2], 3.0),
+        ("ogg", [0, None, 2], 3.0),
+        ("ogg", [0, 1, 20], 21.0),  # a gap is silence
+        ("mpegts", [0, 1, 8], 9.0),
+        ("mpegts", [0, 1, 20], 3.0),  # so far that they begin anew
+        ("ogg", [5, 6, 0], 3.0),
+        ("ogg", [0, 0.5], 1.5),
+    ],
+)
+def test_packets_are_counted_by_their_stamps(packets, container, stamps, seconds):
+    packets(stamps, container)
+    assert facts._count_packets("a") == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "errors", "agrees"),
+    [
+        ([0, 1, 2], 0, True),
+        ([0, 1, 2], 1, False),
+        ([0, 1], 0, False),
+        ([0, 1, 2, 3], 0, False),
+        ([2, 0, 1, 2], 0, False),  # another recording is joined on
+        ([], 0, False),
+    ],
+)
+def test_a_stated_duration_holds_if_the_last_packets_end_there(packets, stamps, errors, agrees):
+    packets(stamps, errors=errors)
+    assert facts._tail_agrees("a", 3.0) == agrees
