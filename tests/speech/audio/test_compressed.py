@@ -3,6 +3,8 @@ not."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import av
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import soundfile
 import soxr
 
 from millrace.speech.audio import cut as audio
-from millrace.speech.audio.facts import _is_chained
+from millrace.speech.audio.facts import _stated_duration
 from millrace.speech.audio.packets import is_tag
 from tests.speech.audio.recordings import (
     RATE,
@@ -124,7 +126,12 @@ def test_an_ogg_whose_last_page_is_of_a_later_stream_is_chained(tmp_path, first,
     path = tmp_path / "a.ogg"
     begun = b"".join(page(serial.encode(), 2) for serial in first)
     path.write_bytes(begun + bytes(200_000) + page(last.encode(), 0))
-    assert _is_chained(str(path)) == expected
+    # What its header states is of one of the streams.
+    track = SimpleNamespace(duration=5, time_base=1)
+    stream = SimpleNamespace(container_format="ogg", path=str(path), stream=track)
+    stream.container = SimpleNamespace(duration=None)
+    stream.codec, stream.codec_name = SimpleNamespace(extradata=b""), "vorbis"
+    assert _stated_duration(stream) == (None if expected else 5.0)
 
 
 @pytest.mark.parametrize(
