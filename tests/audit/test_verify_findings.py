@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from millrace.audit import verify_findings
+from millrace.audit import status, verify_findings
 from millrace.audit.checks.findings import Finding
 from millrace.audit.report.document import Run, document
 from millrace.audit.runner.probes import Result
+from millrace.common import atomic
 
 FAIL = Finding(
     "DP2", "fail", "ranks read the same 64 samples", {"ids": [3, 4]}, "use DistributedSampler"
@@ -93,3 +94,19 @@ def test_a_loader_that_gave_no_batch_does_not_start(tmp_path, capsys, status, te
     assert verify(tmp_path, [], "--refuse=DP2", look=look) == 1
     assert f"the loader {status}: {text}. Training does not start" in capsys.readouterr().err
     assert verify(tmp_path, [], "--refuse=none", look=look) == 0
+
+
+def test_the_status_tells_the_verdicts_on_each_loader_and_its_jobs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paths = [f"results/audit/asr/{run}/accepted.json" for run in "ab"]
+    for path, counts in zip(paths, ({"fail": 0, "pass": 3, "ignored": 1}, {}), strict=True):
+        atomic.write_json(path, {"counts": counts})
+    told = ["loader of asr a: 3 pass, 1 ignored", "loader of asr b: not audited"]
+    assert status.facts() == dict(zip(paths, told, strict=True))
+
+    log = tmp_path / "logs/audit/check_loader/asr/a.log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    check, verify = status.steps()
+    assert check == ("check_loader", "results/audit/{}/findings.json", {"asr/a": []})
+    assert verify == ("verify_findings", "results/audit/{}/accepted.json", {})
