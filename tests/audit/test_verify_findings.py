@@ -101,7 +101,7 @@ def test_the_status_tells_the_verdicts_on_each_loader_and_its_jobs(tmp_path, mon
     paths = [f"results/audit/asr/{run}/accepted.json" for run in "ab"]
     for path, counts in zip(paths, ({"fail": 0, "pass": 3, "ignored": 1}, {}), strict=True):
         atomic.write_json(path, {"counts": counts})
-    told = ["loader of asr a: 3 pass, 1 ignored", "loader of asr b: not audited"]
+    told = ["loader of asr a: 1 ignored, 3 pass", "loader of asr b: not audited"]
     assert status.facts() == dict(zip(paths, told, strict=True))
 
     log = tmp_path / "logs/audit/check_loader/asr/a.log"
