@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from torch.utils.data import DataLoader, DistributedSampler
 
 from millrace.audit.checks.findings import LONGER, Finding, judge, load
-from millrace.audit.probes.epochs import epochs
+from millrace.audit.probes.epochs import epochs, loop
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options
 from tests.audit import plain
@@ -236,6 +237,14 @@ def test_steps_are_uneven_if_a_rank_ends_before_another(second, loop, is_blamed)
     ranks = [[epoch(list(range(24)))], [second]]
     findings = said("DP3", epochs=ranks, loop=[LOOP | loop])
     assert ("fail" in [each.verdict for each in findings]) == is_blamed
+
+
+def test_samples_that_an_evaluation_draws_are_counted_with_those_that_even_out(tmp_path):
+    data = plain.Squares(5)
+    val = DataLoader(data, sampler=DistributedSampler(data, num_replicas=2, rank=0))
+    target = SimpleNamespace(val_loader=lambda: val, loop=lambda: None)
+    seen = loop(target, Clock(0, 1, tmp_path, 0.0))
+    assert seen["evaluation"] == {"samples": 5, "drawn": 6}
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import util
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 
-from millrace.audit.probes.restart import resume
+from millrace.audit.probes.restart import Restarts, resume
+from millrace.audit.runner.listener import SEED
 from millrace.audit.runner.target import Options
 from tests.audit import plain, states
 from tests.audit.ranks import BesideALateOne, Clock
@@ -80,6 +83,40 @@ def test_the_state_of_an_ended_epoch_is_restored_only_if_it_has_ended_in_all_ran
 
     seen = resume(target_of(states.Energon), Beside(0, 2, tmp_path, 0.0, [1000.0]))
     assert len(seen["ways"]) == 1 and (seen["next"] is not None) == has_ended
+
+
+class Kept(plain.Squares):
+    """A map-style dataset whose state is what it holds."""
+
+    def state_dict(self) -> dict:
+        return {}
+
+    def load_state_dict(self, state: dict) -> None: ...
+
+
+class Streamed(IterableDataset, Kept):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(12))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "workers", "how"),
+    [(Kept(), 0, ""), (Streamed(), 0, "dataset"), (Streamed(), 2, "")],
+)
+def test_the_state_of_a_dataset_is_a_position_only_of_a_stream_without_workers(
+    tmp_path, dataset, workers, how
+):
+    loader = DataLoader(dataset, batch_size=4, num_workers=workers)
+    seen = resume(target_of(lambda: loader), Clock(0, 1, tmp_path, 0.0, [1000.0]))
+    assert seen["how"] == how
+
+
+def test_each_rank_is_seeded_by_its_number(tmp_path):
+    seeds = []
+    for number in range(2):
+        clock = Clock(number, 2, tmp_path, 0.0, [1000.0])
+        seeds.append(Restarts(target_of(torch.initial_seed), clock).made())
+    assert seeds == [SEED, SEED + 1]
 
 
 def test_no_state_is_restored_if_another_rank_has_none(tmp_path):

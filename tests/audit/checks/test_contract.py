@@ -43,6 +43,19 @@ def test_a_list_is_none_of_files_if_none_is_there_and_a_spare_one_is_not_needed(
     assert needed == [False, True]
 
 
+@pytest.mark.parametrize(("sampler", "is_usual"), [([0, 1, 2, 3], True), ([0, 9, 1, 2], False)])
+def test_batches_are_made_in_several_orders_of_indices_below_the_length(sampler, is_usual):
+    loader = DataLoader(plain.Squares(4), batch_size=2, sampler=sampler)
+    seen = contract.collate(loader, time.monotonic() + 60)
+    assert (seen["batches"], seen["usual"]) == (3 * 2, is_usual)
+
+
+@pytest.mark.parametrize(("drop_last", "sizes"), [(True, [2, 2]), (False, [2, 2, 1])])
+def test_a_stream_leaves_out_its_last_samples_as_the_loader_does(drop_last, sizes):
+    loader = SimpleNamespace(dataset=range(5), batch_size=2, drop_last=drop_last)
+    assert list(map(len, contract._stream(loader))) == sizes
+
+
 def test_a_storage_counts_once_and_in_whole_pages():
     page = os.sysconf("SC_PAGE_SIZE")
     whole = torch.zeros(page // 4 + 1)

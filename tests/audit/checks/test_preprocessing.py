@@ -13,7 +13,15 @@ from torch.utils.data import DataLoader
 
 from millrace.audit.checks.findings import VERDICTS, Finding
 from millrace.audit.probes.colours import colours, order
-from millrace.audit.probes.figures import channel_axis, constants, measured, merged, values
+from millrace.audit.probes.figures import (
+    _described,
+    _flat,
+    channel_axis,
+    constants,
+    measured,
+    merged,
+    values,
+)
 from millrace.audit.probes.labels import _alone, labels, token_rows
 from millrace.audit.probes.splits import _ids, splits
 from millrace.audit.runner.target import Options, Target
@@ -417,6 +425,13 @@ def test_a_sample_that_differs_each_time_has_no_row_of_its_own():
 
 def test_ids_that_are_numbers_tell_no_samples_apart():
     assert list(_ids({"id": "7", "key": 8, "recording": "r7"})) == [("recording", "r7")]
+
+
+def test_nested_transforms_are_in_line_and_of_several_values_the_image_counts():
+    a, b, c = (torch.nn.Identity() for _ in range(3))
+    assert _flat([torch.nn.Sequential(a, b), c]) == [a, b, c] and _flat([a, 3]) is None
+    named = {"mask": torch.zeros(1), "image": torch.ones(1)}
+    assert [_described(value)["max"] for value in (named, (torch.ones(1), 0), [named])] == [1.0] * 3
 
 
 def test_constants_of_a_scaler_are_found():

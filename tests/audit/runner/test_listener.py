@@ -11,8 +11,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from millrace.audit.runner.digest import digest, fields, rows
-from millrace.audit.runner.listener import Listener, index_list
+from millrace.audit.runner.listener import Listener, batch_size, index_list
 from millrace.audit.runner.target import Rank
+from millrace.audit.runner.trace import described
 from tests.audit import plain
 from tests.audit.ranks import Clock
 
@@ -170,3 +171,48 @@ def test_rows_of_a_request_are_names_and_no_indices_of_the_data_set():
     # A data set that is asked for whole batches may give its first batch for 0, not its first row.
     assert index_list(SimpleNamespace(rows=np.array([7, 3]))) == ["7", "3"]
     assert index_list([7, np.int64(3)]) == [7, 3] and index_list(7) == [7]
+    # Objects that a sampler hands out are known by their ids.
+    assert index_list([SimpleNamespace(id="cut-1")]) == ["cut-1"] and index_list("ab") == ["ab"]
+
+
+@pytest.mark.parametrize(("own", "given", "used"), [(5, None, 2), (1, None, 1), (0, 3, 3)])
+def test_two_workers_show_what_more_would_show(rank, own, given, used):
+    assert Listener(plain.good(num_workers=own), rank, given).core.num_workers == used
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        ({"a": "x", "b": torch.zeros(4, 2)}, 4),
+        (torch.tensor(3.0), 1),
+        ({"a": ["x", "y"]}, 2),
+        (["x", "y", "z"], 3),
+        ({"a": 5}, 1),
+    ],
+)
+def test_a_batch_is_as_large_as_its_first_tensor_or_list(batch, size):
+    assert batch_size(batch) == size
+
+
+OF_A_WORKER = """Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/site-packages/torch/utils/data/fetch.py", line 1, in fetch
+  File "/home/me/data.py", line 7, in __getitem__
+  File "/site-packages/torch/functional.py", line 2, in stack
+ValueError: no
+"""
+
+
+def inner() -> None:
+    raise KeyError("x")
+
+
+def test_an_error_is_told_by_its_innermost_place_in_the_users_code():
+    seen = described(ValueError(OF_A_WORKER))
+    assert seen["text"] == "ValueError: no (Caught ValueError in DataLoader worker process 0)"
+    assert seen["where"] == 'File "/home/me/data.py", line 7, in __getitem__'
+    with pytest.raises(KeyError) as caught:
+        inner()
+    seen = described(caught.value)
+    assert (seen["type"], seen["text"]) == ("KeyError", "KeyError: 'x'")
+    assert seen["where"] == seen["trace"][0] and seen["where"].endswith(" in inner")
