@@ -83,6 +83,14 @@ def test_the_state_of_an_ended_epoch_is_restored_only_if_it_has_ended_in_all_ran
 
     seen = resume(target_of(states.Energon), Beside(0, 2, tmp_path, 0.0, [1000.0]))
     assert len(seen["ways"]) == 1 and (seen["next"] is not None) == has_ended
+    # One that is told no epoch may give the rest of the ended one first.
+    assert not has_ended or len(seen["next"]["passes"]) == 2
+
+
+def test_the_state_of_a_short_epoch_is_saved_after_its_first_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(states, "BATCHES", states.BATCHES[:2])
+    seen = resume(target_of(states.Energon), Clock(0, 1, tmp_path, 0.0, [1000.0]))
+    assert (seen["at"], len(seen["ways"])) == (1, 1)
 
 
 class Kept(plain.Squares):
