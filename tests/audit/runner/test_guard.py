@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -119,6 +120,16 @@ def test_the_place_where_a_loader_hangs_or_dies_is_named(guard, name, timeout, s
     seen, error = statuses(guard, name, timeout=timeout, ranks=1)
     assert status in seen
     assert all(word in error["where"] for word in words)
+
+
+def test_workers_send_batches_also_where_the_path_of_tmpdir_is_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 60)))
+    Path(tempfile.tempdir).mkdir()
+    with Guard() as guard:
+        results = guard.audit(
+            Options(f"{plain.here}:good", {"num_workers": 1}, ranks=1), ["look", "epochs"]
+        )
+    assert results["epochs"].status == "ok"
 
 
 def test_hung_is_not_said_of_a_probe_that_is_none_of_the_loop(guard):

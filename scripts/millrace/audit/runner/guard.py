@@ -35,6 +35,8 @@ from millrace.common.machine.memory import kernel_bytes
 
 POLL = 0.02
 NO_TORCH = "no torch: "  # begins the only answer of a guard that cannot import it
+# Characters. Below lie two folders and the sockets of workers, whose paths have 107 at most.
+_LONGEST_TMPDIR = 40
 LEAVING = 5.0  # seconds for the guard to clean up after the time of an audit
 
 
@@ -46,7 +48,7 @@ class Guard:
     """
 
     def __enter__(self) -> Guard:
-        self._scratch = tempfile.mkdtemp(prefix="audit-")
+        self._scratch = tempfile.mkdtemp(prefix="audit-", dir=_short_folder())
         environment = {
             **os.environ,
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -95,6 +97,12 @@ class Guard:
             error = {"text": f"the guard ended with code {self._process.wait()}"}
             return {name: Result("died", [], error, 0.0) for name in probes}
         return {name: Result(**result) for name, result in json.loads(answer).items()}
+
+
+def _short_folder() -> str:
+    """TMPDIR; /tmp where the paths of sockets below it would be too long for a worker's batches."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= _LONGEST_TMPDIR else "/tmp"
 
 
 def main() -> None:
