@@ -4,6 +4,7 @@ time."""
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import tarfile
@@ -148,6 +149,25 @@ def test_an_index_as_json_lies_beside_each_tar(tmp_path, corpus):
     assert "x\udcff" in json.loads(beside["keys"].read_text())
 
 
+def test_a_directory_is_counted_and_has_no_address(tmp_path):
+    path = tmp_path / "in.tar"
+    folder, link, file = map(tarfile.TarInfo, ("d", "d/link", "d/a"))
+    folder.type = tarfile.DIRTYPE
+    link.type, link.linkname = tarfile.SYMTYPE, "a"
+    file.size = 3
+    with tarfile.open(path, "w") as tar:
+        tar.addfile(folder)
+        tar.addfile(link)
+        tar.addfile(file, io.BytesIO(b"abc"))
+    _, report = run(tmp_path, [path], json="")
+    (record,) = report["tars"]
+    members = report["ledgers"][1]
+    assert (record["members"], record["readable"]) == (3, 2)
+    assert (members["rows_out"], members["rejected"]) == (2, {"directory": 1})
+    beside = json.loads(path.with_name("in.tar.index.json").read_text())
+    assert beside == dict.fromkeys(("d/link", "d/a"), {"offset": 3 * 512, "size": 3})
+
+
 def members_until_the_end(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
     """The members of a tar that may be cut, without the one that is."""
     members = []
@@ -245,11 +265,16 @@ def test_the_ledger_sums_over_tars(tmp_path, corpus):
     assert report["statuses"] == {"damaged": 2, "missing": 1, "ok": 2, "truncated": 1}
 
 
-def test_a_tar_that_is_written_while_it_is_read_has_no_index(tmp_path, monkeypatch):
+@pytest.mark.parametrize("written", [b"", b"more"])
+def test_a_tar_that_is_written_while_it_is_read_has_no_index(tmp_path, monkeypatch, written):
     path = write_tar(tmp_path / "a.tar", ["a", "b"])
+    before = path.stat().st_mtime_ns
 
     def write_meanwhile(descriptor: int, size: int) -> str:
-        os.utime(path, ns=(5, 5))
+        path.write_bytes(path.read_bytes() + written)
+        # Storage with coarse times shows what was written by the size alone.
+        time = before if written else 5
+        os.utime(path, ns=(time, time))
         return ""
 
     monkeypatch.setattr("millrace.asr.tars.scan.digest", write_meanwhile)

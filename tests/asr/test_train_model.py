@@ -300,8 +300,9 @@ def test_an_evaluation_file_is_a_split_of_buckets_or_the_manifest_it_was_made_of
     # By another path to it, too.
     (two / "link.parquet").symlink_to("dev.parquet")
     assert eval_file.find(two / "link.parquet", one) == (two, "dev")
-    # With fewer rows, and with more.
-    for count in (5, 12):
-        other = write_manifest(tmp_path / "other.parquet", rows[:count])
-        with pytest.raises(MillraceError, match=f"its {count} rows are not those of a split of"):
+    # With fewer rows, with more, and with as many others.
+    for others in (rows[:5], rows[:12], rows[8:]):
+        other = write_manifest(tmp_path / "other.parquet", others)
+        words = f"its {len(others)} rows are not those of a split of"
+        with pytest.raises(MillraceError, match=words):
             eval_file.find(other, one)

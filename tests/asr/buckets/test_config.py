@@ -23,6 +23,11 @@ def test_a_split_or_parquets_that_are_not_there_are_named(tmp_path):
         buckets.parquets("eval")
     with pytest.raises(MillraceError, match=r"are not there: b_0_3\.parquet"):
         buckets.parquets()
+    (tmp_path / "b_0_3.parquet").touch()
+    assert buckets.parquets() == [tmp_path / "b_0_3.parquet"]
+    buckets.tars.unlink()
+    with pytest.raises(MillraceError, match=r"are not there: tars\.parquet"):
+        buckets.parquets()
     with pytest.raises(MillraceError, match="it names no buckets"):
         config(tmp_path, []).parquets()
 

@@ -185,6 +185,27 @@ def test_of_held_out_members_with_the_same_bytes_the_first_is_named(tmp_path) ->
     assert leak.detail == f"the same bytes as {members.names[0]} in {path}, which is in test"
 
 
+def test_of_test_and_dev_the_one_that_was_added_first_is_named(tmp_path) -> None:
+    path = tmp_path / "a.tar"
+    members = _rows([_LONG], path)
+    held_out = HeldOut([str(path)], BY_BYTES, 2, tmp_path)
+    held_out.add("test", [members])
+    held_out.add("dev", [members])
+    assert [leak.held_out for leak in held_out.leaks(members)] == ["test"]
+
+
+def test_members_whose_ends_are_lost_are_no_copies_of_each_other(tmp_path) -> None:
+    paths = [tmp_path / "a.tar", tmp_path / "b.tar"]
+    held, row = (_rows([_LONG], path) for path in paths)
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:-1])
+    row = row._replace(keys=row.keys + np.uint64(1), tars=row.tars + 1)
+    held_out = HeldOut(list(map(str, paths)), BY_BYTES, 2, tmp_path)
+    held_out.add("test", [held])
+    assert held_out.leaks(row) == []
+    assert held_out.unread() == 2
+
+
 def test_what_cannot_be_read_stays_and_is_counted(corpus) -> None:
     Path("test.tar").write_bytes(Path("test.tar").read_bytes()[:1000])
     ledgers = build_from(Path("out"), Path("index.parquet"), **corpus)

@@ -542,6 +542,21 @@ DAMAGE = {
         [(b"a", b"a"), (b"b", b"b")],
         1,
     ),
+    # Taken at its word it would be a file that ends there, and what lies behind it lost.
+    "extended header of a size above all": (
+        tar_of(("a", b"a"))[:1024] + header(b"long", 1 << 30, b"L") + tar_of(("b", b"b")),
+        "damaged",
+        "an extended header of an impossible size",
+        [(b"a", b"a"), (b"b", b"b")],
+        1,
+    ),
+    "PAX size of thousands of digits": (
+        tar_of(("a", b"a"))[:1024] + pax((b"size", b"9" * 5000)) + tar_of(("b", b"b")),
+        "damaged",
+        "a size which is no number",
+        [(b"a", b"a"), (b"b", b"b")],
+        1,
+    ),
     "global size": (
         header(b"a", 3)
         + padded(b"abc")
