@@ -43,7 +43,9 @@ def find(folder: Path, names: list[str]) -> dict[str, list[str]]:
         (["train-00000-of-00002-0a1b2c.parquet", "train-00001-of-00002-ffee00.parquet"], None),
         (["train_10.jsonl", "train_2.jsonl"], ["train_10.jsonl", "train_2.jsonl"]),
         (["train_clean_100.parquet", "train_other.parquet"], None),
-        (["train/b.parquet", "train/_SUCCESS", "train/x.tar"], ["train/b.parquet"]),
+        (["train-1-of-2.parquet", "train-2-of-2.parquet"], None),
+        (["train/b.parquet", "train/_b.parquet", "train/x.tar"], ["train/b.parquet"]),
+        (["train/clips_test.parquet"], None),
         (["train.parquet/part-0.parquet", "train.parquet/part-1.parquet"], None),
         (["train/manifest_0.json", "train/u17.json"], ["train/manifest_0.json"]),
         (
@@ -51,7 +53,10 @@ def find(folder: Path, names: list[str]) -> dict[str, list[str]]:
             ["train/tarred_audio_manifest.json"],
         ),
         ([f"train/{name}" for name in NEMO[1:]], [f"train/{name}" for name in NEMO[1:3]]),
-        (["train/tarred_audio_manifest.json", f"train/{VERSIONED}"], [f"train/{VERSIONED}"]),
+        (
+            [f"train/{name}" for name in (NEMO[0], VERSIONED, VERSIONED.replace("12", "9"))],
+            [f"train/{VERSIONED}"],
+        ),
         ([f"train/bucket{n}/{NEMO[0]}" for n in (1, 2)], None),
         (["train_state.json", "training.parquet", "my_train.parquet", "train.jsonl.gz"], []),
     ],
@@ -76,6 +81,11 @@ def test_a_split_in_one_file_in_pieces_or_in_a_folder(
         (["train_0.parquet", "train_dev.parquet"], "train_dev.parquet names two splits"),
         (HUB[:1] + HUB[2:], "2 of 3 pieces of train are there: number 1 is not"),
         ([*HUB, "train-00000-of-00002.parquet"], "pieces of several sets"),
+        ([*HUB[:2], "train-00002-of-00004.parquet"], "pieces of several sets"),
+        (
+            [f"train-{number}-of-2.parquet" for number in range(3)],
+            "3 of 2 pieces of train are there",
+        ),
         (
             [
                 f"train-0000{n}-of-00002-{hash_}.parquet"

@@ -56,6 +56,7 @@ COLUMN_TYPES = {
     "other names": (lambda t: t.append_column("extra", t[3]).rename_columns(OTHER_NAMES), SAME),
     "no language": (lambda t: t.drop_columns(["language"]), NONE),
     "null language": (lambda t: t.set_column(3, "language", pa.nulls(len(t))), NONE),
+    "blank language": (lambda t: t.set_column(3, "language", pa.array([" "] * len(t))), NONE),
 }
 
 
