@@ -122,6 +122,17 @@ def test_the_speech_lanes_shards(tmp_path: Path, run) -> None:
     assert gone == ["tar_missing"]
 
 
+def test_without_manifests_the_speech_lanes_index_is_read(tmp_path: Path, run, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    speech_index(Path("results/speech")).rename("results/speech/index.parquet")
+    assert run(Path("out"), "--max-error-fraction", "0.5")[0] == 0
+    assert len(rows_of(Path("out/dev.parquet"))) == 3
+    # Two of the seven rows of train are in error.
+    code, seen = run(Path("out"))
+    assert code == 1 and "max_error_fraction" in seen
+    assert not Path("out/bucket_config.json").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

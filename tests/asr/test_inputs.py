@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from millrace.asr.buckets.build import BucketChoices
 from millrace.asr.inputs import BUCKETS, CALIBRATION, RUNS_PAGE, VERIFICATION, AsrInputs
 from millrace.common import atomic
 from millrace.common.workflow.config import checked_config
@@ -46,6 +48,9 @@ def test_each_run_has_a_repository_of_its_own():
         "results/asr/hub/a/receipt.json",
         "results/asr/hub/b/receipt.json",
     ]
+    assert not any("hub" in target for target in inputs(runs={"a": {}}).targets())
+    default = inputs(runs={"a": {}, "b": {}}, hub={"enabled": True})
+    assert "--repo local/asr-b " in default.hub_flags(SimpleNamespace(run="b"))
     flags = asr.hub_flags(SimpleNamespace(run="b"))
     assert (
         "--repo me/asr-b " in flags
@@ -109,7 +114,13 @@ def test_a_run_without_its_gpus_ends_the_workflow_before_anything_runs(
     [
         (1, 1, "auto", "-m", {"nodes": 1, "gpu": 1}),
         (1, 4, "cpu", "--standalone --nproc-per-node 4", {"nodes": 1, "gpu": 0}),
-        (2, 4, "auto", "--nodes 2 --nproc-per-node 4", {"nodes": 2, "tasks": 2, "gres": "gpu:4"}),
+        (
+            2,
+            4,
+            "auto",
+            "--nodes 2 --nproc-per-node 4",
+            {"nodes": 2, "tasks_per_gpu": 0, "gres": "gpu:4"},
+        ),
         (2, 1, "cpu", "--nodes 2 --nproc-per-node 1", {"nodes": 2, "tasks": 2, "gres": None}),
     ],
 )
@@ -202,12 +213,13 @@ def test_of_foreign_tars_the_config_says_where_they_lie():
         ("speech", [], True, []),
     ],
 )
+@pytest.mark.parametrize("time", [1, 2])
 def test_a_changed_manifest_that_is_older_than_the_buckets_makes_them_again(
-    tmp_path, monkeypatch, source, unchanged, built_before, stale
+    tmp_path, monkeypatch, source, unchanged, built_before, stale, time
 ):
     """Snakemake compares times: one that was moved into its place keeps its own."""
     monkeypatch.chdir(tmp_path)
-    touch("m/train.jsonl", 1)
+    touch("m/train.jsonl", time)
     touch(BUCKETS, 2)
     if built_before:
         touch("results/asr/partitions/manifests/built/all.json", 2)
@@ -222,6 +234,12 @@ def test_of_the_shards_of_speech_the_config_says_nothing_of_where_tars_lie():
     assert (asr.sweep(), asr.indices()) == ("", [])
     asr.speech_shards = list  # there is no corpus
     assert asr.data() == asr.targets() == []
+
+
+def test_the_buckets_differ_by_all_that_they_are_built_with():
+    choices = {field.name for field in fields(BucketChoices)} - {"threads", "parts"}
+    places = {"source", "manifest_dir", "tar_root", "tar_template", "path_map"}
+    assert inputs().stages["data"].keys == choices | places | {"max_error_fraction"}
 
 
 def test_the_rows_of_dev_are_among_the_files_that_may_be_lost(tmp_path, monkeypatch):
@@ -265,7 +283,7 @@ def test_runs_of_the_throughput_report_differ_in_length_and_loader():
     asr = inputs(throughput=steps)
     flags = {
         "check": ["--max-steps 5", "--log-steps 1 ", "--loader every-bucket", "--seed 42"],
-        "bench": ["--max-steps 200", "--log-steps 20", "--eval-samples 64", "--seed 42"],
+        "bench": ["--max-steps 200", "--log-steps 20", "--eval-samples 64", "--save-steps 0 "],
         "baseline": ["--max-steps 200", "--loader baseline"],
         "profile": ["--max-steps 24", "--profile-steps 20"],
     }

@@ -161,6 +161,8 @@ def test_tars_on_storage_that_is_not_mounted_are_said_and_do_not_end_in_one_part
     )
     counts = [len(partition) for partition in made.contents().values()]
     assert sum(counts) == 303 and max(counts) <= 100
+    # One that is missing is taken for one like the others, not for a partition.
+    assert len(counts) < 100
 
 
 def test_without_any_tar_the_keys_to_set_are_named_and_partitions_stay(tars):
@@ -395,11 +397,26 @@ def test_a_large_manifest_that_is_put_back_with_its_time_says_what_it_said(tars,
     assert str(manifest) in tars.sync().unchanged
     os.replace(shutil.copy2(manifest, tars.folder / "backup"), manifest)
     assert tars.sync().changes == "" and str(manifest) in tars.sync().unchanged
+    os.utime(manifest, (5, 5))
+    assert str(manifest) not in tars.sync().unchanged
     tars.write("train", tars.paths[:-3])
     assert (
         "train.parquet: replaced" in tars.sync().changes
         and str(manifest) not in tars.sync().unchanged
     )
+
+
+def test_a_small_manifest_is_known_by_all_its_bytes(tars):
+    manifest = tars.folder / "manifests/train.parquet"
+    row = (str(tars.paths[0]), "a0.flac", "y" * 9000, "en", 4.0)
+    write_manifest(manifest, [dict(zip(COLUMNS, row, strict=True))], compression="none")
+    build(tars)
+    assert str(manifest) in tars.sync().unchanged
+    content = manifest.read_bytes()
+    middle = len(content) // 2
+    assert content[middle : middle + 1] == b"y"
+    manifest.write_bytes(content[:middle] + b"z" + content[middle + 1 :])
+    assert str(manifest) not in tars.sync().unchanged
 
 
 def test_a_manifest_that_sounds_like_a_missing_split_is_named(tars):

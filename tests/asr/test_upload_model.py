@@ -80,6 +80,7 @@ def test_model_and_card_are_published_and_nothing_else_of_the_folder(tmp_path):
         assert handle.read() == "model.safetensors"
     text = (tmp_path / "README.md").read_text()
     for line in (
+        'license: "apache-2.0"',
         'language: ["de", "no"]',
         "de 0.50, no 2.25, und 0.25",
         "| train | 3.00 | 6 |  |  |  |",
@@ -117,5 +118,11 @@ def test_the_card_names_the_library_that_loads_the_model(tmp_path, kind, library
 
 def test_a_folder_without_a_model_is_refused(tmp_path, capsys):
     write_run(tmp_path)
-    (tmp_path / "run/model/config.json").unlink()
+    config = tmp_path / "run/model/config.json"
+    other = config.rename(tmp_path / "other.json")
     assert publish(tmp_path) == 1
+    # A link is not published, and so it is no model's.
+    config.symlink_to(other)
+    assert publish(tmp_path) == 1
+    assert "there is no model here" in capsys.readouterr().err
+    assert not (tmp_path / "receipt.json").exists()

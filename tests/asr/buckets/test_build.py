@@ -22,6 +22,7 @@ from millrace.asr.buckets.addresses import TarIndices
 from millrace.asr.buckets.build import BucketChoices, build
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_ids, bucket_of
+from millrace.asr.buckets.rejects import place_of
 from millrace.asr.manifests.manifest import manifest_of
 from millrace.common.errors import MillraceError
 from tests.asr import audio_tars
@@ -237,6 +238,9 @@ def test_twin_members_and_members_without_bytes(tmp_path: Path) -> None:
     assert ledger.rejected == {"empty_member": 1, "not_a_file": 1}
     (row,) = rows_of(tmp_path / "out/train/b_0_3.parquet")
     assert content(row) == b"second" and row["language"] is None
+    details = {row["reason"]: row.get("detail") for row in rejects(tmp_path / "out")}
+    remark = "ok: 1 names stand there more than once: the last one counts"
+    assert details == {"empty_member": None, "not_a_file": remark}
 
 
 def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
@@ -364,7 +368,8 @@ def test_rejects_name_their_file_and_row_in_an_order_that_no_thread_changes(tmp_
         rows[number]["transcript"] = ""
     rows[60]["tar_member_name"] = "absent.flac"
     files_ = [
-        write_manifest(tmp_path / f"train-{n}.parquet", rows[40 * n :][:40]) for n in range(2)
+        write_manifest(tmp_path / f"train-{n}.parquet", rows[40 * n :][:40], row_group_size=16)
+        for n in range(2)
     ]
     outputs = []
     for threads, piece in ((1, 7), (4, 3), (2, 1000)):
@@ -385,6 +390,8 @@ def test_rejects_name_their_file_and_row_in_an_order_that_no_thread_changes(tmp_
         ("train-1.parquet", 20, "not_in_tar")
     ]
     assert outputs == [expected] * 3
+    # Rows of one file may be many.
+    assert place_of(files_, (1 << 40) + (1 << 32)) == (files_[1], 1 << 32)
 
 
 def test_errors_above_the_limit_take_the_config_away_and_choices_are_no_errors(

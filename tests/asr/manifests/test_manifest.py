@@ -4,6 +4,7 @@ index."""
 from __future__ import annotations
 
 import decimal
+import itertools
 import json
 import math
 from pathlib import Path
@@ -311,6 +312,20 @@ def test_the_speech_lanes_index_needs_no_tar_index(tmp_path: Path) -> None:
         assert f":{row['tar_member_name']}:" in content(row).decode()
         assert row["transcript"] == f"human {int(row['tar_member_name'][1:-5])}"
     assert rejects(tmp_path / "out")[-1]["detail"] == "No such file or directory"
+
+
+def test_splits_and_addresses_of_an_index_that_lacks_some(tmp_path: Path) -> None:
+    rows = rows_of(speech_index(tmp_path))
+    for row, split in zip(rows, itertools.cycle(["valid", "val", "dev"]), strict=False):
+        row["split"] = split
+    rows[0]["offset"] = None
+    manifests = scanned(
+        [write_manifest(tmp_path / "shards/index.parquet", rows)], {}, transcript="asr_transcript"
+    )
+    assert {manifest.split: manifest.rows for manifest in manifests} == {"train": 0, "dev": 13}
+    with pytest.raises(MillraceError, match="no train row is left of 0"):
+        buckets.build(manifests, None, tmp_path / "out", BucketChoices())
+    assert {row["reason"] for row in rejects(tmp_path / "out")} == {"not_a_file", "tar_missing"}
 
 
 def test_rows_that_stand_twice_are_part_of_a_manifests_content(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_it_scans_each_tar_with_tarfile_and_reads_through_it(
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("batch_size", [1, 4, 7, 30])
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 12, 30])
 def test_ranks_take_equal_steps_and_share_no_row(
     table: RowTable, world_size: int, batch_size: int
 ) -> None:
@@ -74,7 +74,7 @@ def test_ranks_take_equal_steps_and_share_no_row(
     places = [(step, rank) for rank in range(world_size) for step in range(len(plan))]
     batches = [plan.batch(*place).tolist() for place in places if not plan.is_filler(*place)]
     rows = [row for batch in batches for row in batch]
-    assert len(rows) == len(set(rows)) and set(rows) <= set(range(24))
+    assert all(batches) and len(rows) == len(set(rows)) and set(rows) <= set(range(24))
     if batch_size * world_size <= 24:
         assert {len(batch) for batch in batches} == {batch_size}
         assert len(rows) == 24 // (batch_size * world_size) * batch_size * world_size
@@ -153,3 +153,5 @@ def test_soundfile_decodes_as_we_do(
     raw = encoded(sound, container, subtype, rate)
     mine, ours = soundfile_wave(raw), decode(raw)
     assert mine.dtype == np.float32 and np.array_equal(mine, ours)
+    with pytest.raises(DecodeError):
+        soundfile_wave(encoded(sound[:0], container, subtype, rate))

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.asr.throughput.comparison import MEASURES, Comparison, rate
 from millrace.asr.throughput.criteria import FAIL, PASS, UNKNOWN, Criterion, criteria
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from tests.asr.run_folders import BUCKETS, CPU, GPU, MadeUp, bucket_config
 
@@ -60,15 +60,26 @@ def test_all_pass(tmp_path: Path) -> None:
     assert comparison.difference() == ""
 
 
+def test_each_line_of_the_comparison_is_its_own_figure(tmp_path: Path) -> None:
+    comparison = _comparison(tmp_path, bench={"gpu": 0.0})
+    figures = {measure.key: measure.of(comparison.bench) for measure in MEASURES}
+    of_tokens = 1 - 13 * (1 - figures["padding"]) / 13.2
+    assert figures["padding_tokens"] == pytest.approx(of_tokens)
+    assert figures["waiting"] == pytest.approx(0.02) and figures["padding_flops"] is None
+    ratios = {measure.key: comparison.ratio(measure) for measure in MEASURES}
+    assert (ratios["gpu"], ratios["padding_flops"]) == (0.0, None)
+
+
 @pytest.mark.parametrize(
     ("name", "changed"),
     [
-        ("Throughput", {"bench": {"seconds": 1.0}}),
-        ("GPU use", {"bench": {"gpu": 0.84}}),
-        ("Padding (seconds of audio)", {"bench": {"padding": 0.3}}),
+        ("Throughput", {"bench": {"seconds": 0.45}}),
+        ("GPU use", {"bench": {"gpu": 0.85}}),
+        ("Padding (seconds of audio)", {"bench": {"padding": 0.22}}),
         ("Stability", {"bench": {"steps": 60, "finished": False, "failed": "out of memory"}}),
         ("Stability", {"check": {"finished": False}}),
         ("Loss against", {"bench": {"loss": (3.2, 2.8)}}),
+        ("Loss against", {"bench": {"loss": (2.11, 2.11)}, "baseline": {"loss": (2.0, 2.0)}}),
     ],
 )
 def test_each_criterion_can_fail(tmp_path: Path, name: str, changed: dict) -> None:
@@ -147,6 +158,22 @@ def test_a_bucket_left_out_is_named(tmp_path: Path) -> None:
         jsonl.write_lines(path, [row for row in rows if row["bucket"] != "b_5_7"])
     judged = _judged(_read(tmp_path, folders), "All buckets sampled")
     assert (judged.status, judged.figure) == (FAIL, "4 of 5, not b_5_7")
+
+    # One without rows has no steps.
+    metrics = {role: str(run / "metrics.json") for role, run in folders.items()}
+    config = jsonl.read(bucket_config(tmp_path))
+    config["buckets"][2]["samples"] = 0
+    atomic.write_json(tmp_path / "bucket_config.json", config)
+    judged = _judged(Comparison.read(str(tmp_path / "bucket_config.json"), **metrics), "All bu")
+    assert (judged.status, judged.figure) == (PASS, "4 of 4")
+
+
+def test_a_bucket_that_only_the_check_has_met_is_sampled(tmp_path: Path) -> None:
+    folders = _written(tmp_path)
+    path = folders["bench"] / "steps.jsonl"
+    rows = jsonl.whole_lines(path)
+    jsonl.write_lines(path, [row for row in rows if row["bucket"] != "b_5_7"])
+    assert _judged(_read(tmp_path, folders), "All buckets sampled").figure == "5 of 5"
 
 
 def test_buckets_are_measured_from_their_own_steps(tmp_path: Path) -> None:

@@ -232,6 +232,9 @@ def test_a_calibration_for_another_training_is_refused(tmp_path, caplog):
 
     check({"key": {**key, "grad_acc": 1}})
     assert "calibrated with grad_acc 1" in caplog.text
+    caplog.clear()
+    check({"key": {**key, "grad_acc": 2}})
+    assert not caplog.text
     other = {"gradient_checkpointing": 1, "precision": "32-true", "model": "other"}
     for name, value in other.items():
         with pytest.raises(MillraceError, match=f"another {name}"):

@@ -58,6 +58,7 @@ def music(folder):
     ("lane", "field", "change", "words"),
     [
         ("asr", "audio", lambda x: x * 32768, "not float32 from -1 to 1"),
+        ("asr", "audio", lambda x: x.abs() * -32768, "not float32 from -1 to 1"),
         ("asr", "audio", lambda x: x.double(), "sound is torch.float64"),
         ("asr", "audio", lambda x: x * float("nan"), "from nan to nan"),
         ("image", "images", lambda x: x.float() / 255, "images are torch.float32"),
