@@ -125,7 +125,9 @@ def test_what_cannot_be_read_is_an_error_in_its_place(tars, tmp_path):
     tar = requests[0][0]
     end = os.path.getsize(tar)
     (tmp_path / "folder.tar").mkdir()
+    (tmp_path / "loop.tar").symlink_to("loop.tar")
     odd = {
+        (str(tmp_path / "loop.tar"), 0, 10): "tar_missing",
         (str(tmp_path / "gone.tar"), 0, 10): "tar_missing",
         (str(tmp_path / "folder.tar"), 0, 10): "io_error",
         (f"{tar}/below.tar", 0, 10): "tar_missing",

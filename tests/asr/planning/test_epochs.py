@@ -115,6 +115,15 @@ def test_a_state_that_lacks_what_this_loader_rests_on_is_refused_by_its_name():
     state = plans.state(plans(0), 1)
     with pytest.raises(MillraceError, match="taken with split None, and the loader has dev"):
         plans_of(DURATIONS, 3, split="dev").resumed(state)
+    state = plans_of(DURATIONS, split="dev").state(plans(0), 1)
+    with pytest.raises(MillraceError, match="taken with split dev, and the loader has None"):
+        plans.resumed(state)
+
+
+def test_rows_that_moved_into_another_bucket_change_the_digest():
+    rows = np.concatenate(DURATIONS[:2])
+    digests = {digest([rows[:number], rows[number:]]) for number in (1, 2)}
+    assert len({*digests, digest([rows])}) == 3
 
 
 def test_a_state_whose_plan_would_be_another_one_now_is_refused():
