@@ -49,6 +49,8 @@ def test_the_key_changes_with_all_that_decides_on_memory(tmp_path, monkeypatch):
     keys.append(key(**of_folder))
     monkeypatch.setattr(platform, "machine", lambda: "another")
     keys.append(key())
+    monkeypatch.setattr("millrace.asr.calibration.cache.VERSION", 1)
+    keys.append(key())
     assert len({json.dumps(one, sort_keys=True) for one in keys}) == len(keys)
 
 

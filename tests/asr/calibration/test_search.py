@@ -164,6 +164,19 @@ def test_a_soak_that_goes_wrong_backs_off_and_says_why(caplog):
         assert sign in line
 
 
+def test_no_batch_below_the_smallest_is_tried():
+    device = Device()
+    assert largest(Search(100.0, rows=50, start_bs=4, min_bs=16), device)[0] == 50
+    assert min(device.tried) == 16
+    # A bucket of fewer rows repeats them.
+    assert largest(Search(100.0, rows=3, min_bs=16), device)[0] == 16
+
+    lasting = {"oom": False, "peak_gb": 1.0, "steps": 1}
+    soaks = iter([{"oom": True, "heaviest": {}}, lasting])
+    found = calibrate(Search(100.0, rows=20, min_bs=18), device, lambda rows: next(soaks))
+    assert (found["batch_size"], found["limited_by"]) == (18, "soak")
+
+
 def test_a_soak_that_never_lasts_is_an_error():
     answer = {"oom": True, "steps": 0, "heaviest": {"step": 1}, "message": "tried to allocate 2 GB"}
     with pytest.raises(

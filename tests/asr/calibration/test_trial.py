@@ -41,6 +41,10 @@ def test_the_worst_case_is_the_longest_audio_and_the_longest_transcripts(tmp_pat
     assert (case.longest_characters, case.text_rows) == (3, [1, 0, 2, 3]), (
         "no transcript, no characters"
     )
+    prompts = pa.array([None, "ab", "a prompt", None], pa.string())
+    pq.write_table(pq.read_table(path).append_column("prompt", prompts), path)
+    case = worst_case.find(config, "b_0_1", 2)
+    assert (case.longest_characters, case.text_rows) == (8, [2, 1])
     pq.write_table(rows.slice(0, 0), path)
     assert worst_case.find(config, "b_0_1", 3) is None
     path.write_bytes(b"PAR1 cut")

@@ -65,6 +65,7 @@ def test_the_digest_of_a_table_is_that_of_its_samples_wherever_they_lie(tmp_path
         [{"duration_s": 1.5}],
         [{"transcript": "ba"}],
         [{"transcript": "a"}, {"transcript": "bab"}],  # the same letters, parted elsewhere
+        [{"language": "fi"}] * len(ROWS),
         [{}, {"language": "fi"}],
         [{}, {"language": "fi"}, {"language": "fi"}],
     ]
