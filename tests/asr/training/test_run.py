@@ -48,6 +48,12 @@ def test_the_summary_holds_the_figures_of_both_splits_and_the_model_is_the_train
     assert rates["test"]["cer"] == summary["test"]["cer"]
     facts = jsonl.read(folder / "throughput.json")
     assert (facts["precision"], facts["tf32"]) == ("32-true", "convolutions")
+    assert (facts["max_steps"], facts["grad_acc"], facts["lr"]) == (2, 1, SETTINGS.lr)
+
+    # What makes it another run, and what may change.
+    of_run = jsonl.read(folder / "run.json")["run"].keys()
+    assert {"plan", "texts", "model", "batch_seconds", "seed", "lr"} <= of_run
+    assert not {"max_steps", "max_bad_fraction", "num_workers", "bucket_dir", "tf32"} & of_run
 
     last, _ = training_run.load_model(folder, "last", buckets)
     assert summary["parameters"] == sum(parameter.numel() for parameter in last.parameters())
