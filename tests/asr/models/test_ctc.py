@@ -4,6 +4,7 @@ loaded."""
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
@@ -54,10 +55,19 @@ def test_clips_that_cannot_be_learned_are_left_out_with_their_reason():
     model = small()
     prepared = model.prepare(batch([2.0, 0.1, 1.0, 1.0], [TEXTS[0], TEXTS[1], "?!", ""]))
     assert prepared.dropped == ((1, "text_too_long"), (2, "no_text"), (3, "no_text"))
+    assert prepared.counts["unlearned_no_text"] == 2
     loss, count = model(prepared)
     assert count == len(model.reference(TEXTS[0]))
     torch.testing.assert_close(loss, model(model.prepare(batch([2.0])))[0], atol=1e-2, rtol=1e-4)
     assert len(model.transcribe(prepared)) == 4
+
+
+def test_a_folder_is_read_without_asking_a_hub(tmp_path, monkeypatch):
+    small().save_pretrained(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    load(tmp_path)
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
 
 
 def test_a_folder_keeps_model_and_text_rules(tmp_path):
