@@ -167,3 +167,13 @@ def test_a_state_of_release_0_4_goes_on_with_as_many_ranks():
 def test_what_can_never_be_planned_is_refused_before_a_plan_is_asked_for(durations, seed, words):
     with pytest.raises(MillraceError, match=words):
         EpochPlans([np.array(durations, np.float32)], BatchBudget(20.0), seed, 1, {})
+
+
+def test_the_checksum_of_a_plan_tells_its_rows_its_ranks_and_where_batches_end():
+    plan = plans_of(DURATIONS)(0)
+    others = [
+        replace(plan, rows=plan.rows[::-1].copy()),
+        replace(plan, offsets=plan.offsets + np.arange(len(plan.offsets)) % 2),
+        replace(plan, world_size=plan.world_size + 1),
+    ]
+    assert len({each.crc32 for each in (plan, *others)}) == 4
