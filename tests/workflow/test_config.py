@@ -259,6 +259,7 @@ def test_numbers_that_arrive_as_text_are_numbers_where_numbers_are_wanted():
             "edges": ["0", "2.5"],
             "model_options": {"hidden": "64", "mode": "a"},
             "runs": {"a": {"lr": "1E3"}},
+            "calibration": {"enabled": "True"},
         },
     }
     checked = workflow_config.checked_config(texts, SCHEMAS)
@@ -266,6 +267,7 @@ def test_numbers_that_arrive_as_text_are_numbers_where_numbers_are_wanted():
     assert checked["speech"]["split_fractions"] == {"test": 0.2, "train": 0.7, "validation": 0.1}
     assert checked["asr"]["edges"] == [0, 2.5] and checked["asr"]["runs"] == {"a": {"lr": 1000.0}}
     assert checked["asr"]["model_options"] == {"hidden": 64, "mode": "a"}
+    assert checked["asr"]["calibration"]["enabled"] is True
     with pytest.raises(MillraceError, match=r"asr\.seed: must be a whole number, not '007'"):
         workflow_config.checked_config({"asr": {"seed": "007"}}, SCHEMAS)
 

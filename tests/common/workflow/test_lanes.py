@@ -104,6 +104,26 @@ def test_what_a_killed_run_has_left_keeps_its_partitions(monkeypatch, capsys):
     assert ask(lanes_of(), must_not_sync) == {"g": ["a"]}
 
 
+@pytest.mark.parametrize(
+    ("dry_run", "jobs", "asked"),
+    [
+        (False, None, (True, False, "snakemake --unlock")),
+        (True, None, (False, False, "snakemake --unlock")),
+        (False, 4, (True, True, "snakemake --unlock")),
+    ],
+)
+def test_what_a_killed_run_has_left_is_looked_for_where_jobs_run(monkeypatch, dry_run, jobs, asked):
+    seen = []
+
+    def check(say, acts: bool, on_cluster: bool, unlock: str) -> str:
+        seen.append((acts, on_cluster, unlock))
+        return ""
+
+    monkeypatch.setattr(lanes.left_over, "check", check)
+    lanes.Lanes({"lanes": []}, ROOT, is_main_process=True, dry_run=dry_run, jobs=jobs)
+    assert seen == [asked]
+
+
 def test_a_missing_source_ends_the_targets_that_need_it_in_one_line():
     ask(lanes_of(), synced)
     some = lanes_of()
@@ -332,6 +352,13 @@ def test_the_prefix_finds_this_clone_and_this_python_in_any_folder(tmp_path: Pat
 def test_with_conda_its_own_python_is_used():
     assert "export PATH" not in lanes_of().shell_prefix("{<DeploymentMethod.CONDA: 1>}")
     assert "export PATH" in lanes_of().shell_prefix("set()")
+
+
+def test_a_command_is_told_what_pages_are_made_from():
+    some = lanes_of(countries_root="{corpus}")
+    command = some.shell_prefix("set()").format() + 'echo "$MILLRACE_MADE_FROM"'
+    done = subprocess.run(["bash", "-euc", command], capture_output=True, text=True)
+    assert '{"speech": "corpus {corpus}, config ' in done.stdout, done.stderr
 
 
 def test_a_job_process_fills_in_defaults_and_checks_nothing():

@@ -139,6 +139,7 @@ LINE = json.dumps(GOOD)
         LINE.replace(": 0", ": null"),
         LINE.replace("1.0", "NaN"),
         LINE.replace("1.0", "-1"),
+        LINE.replace("1.0", "Infinity"),
         LINE.replace(', "split": "train"', ""),
         LINE.replace('"group": "a", ', ""),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 pytest.importorskip("snakemake_logger_plugin_rich")
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from millrace.common.workflow import progress_bars
+from millrace.common.workflow import progress_bars, terminal
 from millrace.common.workflow.progress_bars import ProgressBars
 
 SETTINGS = SimpleNamespace(
@@ -62,3 +63,40 @@ def test_a_bar_moves_while_its_job_runs(tmp_path, monkeypatch):
         assert task(bars).completed == 1, "the log of a job that has ended counts no more"
     finally:
         bars.close()
+
+
+@pytest.mark.parametrize(
+    ("terminals", "choices", "has_bars"),
+    [
+        (["stderr"], {}, True),
+        (["stdout"], {}, False),
+        (["stderr"], {"stdout": True}, False),
+        (["stderr", "stdout"], {"stdout": True}, True),
+        (["stderr"], {"printshellcmds": True}, False),
+        (["stderr"], {"debug_dag": True}, False),
+        (["stderr"], {"quiet": {"rules"}}, False),
+        (["stderr"], {"nocolor": True}, False),
+        (["stderr"], {"log_handler_settings": {"rich": None}}, False),
+        (["stderr"], {"skip_plugin_handlers": True}, False),
+    ],
+)
+def test_bars_replace_plain_text_where_all_of_it_goes_to_a_terminal_and_nobody_asks_for_text(
+    monkeypatch, terminals, choices, has_bars
+):
+    for name in ("stdout", "stderr"):
+        is_one = name in terminals
+        monkeypatch.setattr(sys, name, SimpleNamespace(isatty=lambda is_one=is_one: is_one))
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress_bars, "ProgressBars", lambda *_: logging.NullHandler())
+    plain = logging.NullHandler()
+    plain.name = "DefaultStreamHandler"
+    log_file = logging.NullHandler()
+    logger = logging.Logger("snakemake")
+    logger.handlers = [plain, log_file]
+    settings = vars(SETTINGS) | {"log_handler_settings": {}, "skip_plugin_handlers": False}
+    terminal.use_progress_bars(
+        SimpleNamespace(settings=SimpleNamespace(**settings | choices), logger=logger)
+    )
+    assert (plain in logger.handlers) != has_bars
+    assert log_file in logger.handlers and len(logger.handlers) == 2

@@ -43,9 +43,10 @@ def test_a_zombie_is_dead():
     zombie.wait()
 
 
-def test_a_run_whose_number_another_process_has_now_is_dead():
+@pytest.mark.parametrize("started", [0, 1])
+def test_a_run_whose_number_another_process_has_now_is_dead(started):
     run_lock.NOTES.mkdir()
-    (run_lock.NOTES / f"{os.getpid()}-1@{socket.gethostname()}").touch()
+    (run_lock.NOTES / f"{os.getpid()}-{started}@{socket.gethostname()}").touch()
     assert f"process {os.getpid()}" in run_lock.stale()
 
 
