@@ -58,11 +58,15 @@ def failing(error: Exception):
     return collect
 
 
-def sources_of(of: lanes.Lanes, collect) -> Sources:
-    module = SimpleNamespace(
+def module_of(collect) -> SimpleNamespace:
+    """A lane's sources.py."""
+    return SimpleNamespace(
         Settings=Settings, collect=collect, QUIET_KEYS={"quiet"}, REMEDY="do this"
     )
-    return of.sources("speech", module)
+
+
+def sources_of(of: lanes.Lanes, collect) -> Sources:
+    return of.sources("speech", module_of(collect))
 
 
 def ask(of: lanes.Lanes, collect) -> dict:
@@ -460,16 +464,46 @@ def test_a_lane_that_is_asked_for_by_name_is_no_part_of_all():
     assert of.targets() == ["x"]
 
 
-def test_a_target_that_ends_before_them_says_nothing_of_files_that_are_lost(capsys):
-    listed = Listed(lambda: ["results/speech/shards/a.tar"], lambda path: "index", ["manifest"])
+def test_a_target_that_ends_before_them_makes_and_says_nothing_of_files_that_are_lost(capsys):
+    listed = Listed(
+        lambda: ["results/speech/shards/a.tar"], lambda path: "index", ["manifest"], lambda: ["old"]
+    )
     stages = {"manifest": lanes.Stage(lambda: ["results/speech/manifest/a"], ())}
-    for target, line in (("speech_manifest", ""), ("speech", "Millrace: speech: lost: a.tar\n")):
+    said = "Millrace: speech: lost: a.tar\n"
+    for target, line, forced in (
+        ("speech_manifest", "", set()),
+        ("speech", said, {"index", "old"}),
+    ):
         asked = Call(frozenset({target}))
         section = {"lanes": ["speech"], "speech": {}}
         some = lanes.Lanes(section, ROOT, is_main_process=True, asked=asked)
         ask(some, synced)
         some.register_targets("speech", lambda: ["x"], stages=stages, listed=listed)
         assert capsys.readouterr().err == line
+        dag = SimpleNamespace(forcefiles=set())
+        some.remaking("speech", lambda wildcards: [], SimpleNamespace(dag=dag))(None)
+        assert dag.forcefiles == forced
+
+
+def test_notes_of_the_sources_and_of_what_is_pending_are_said_of_their_lane(capsys):
+    def noted(*_: object) -> Found:
+        assignment = Assignment("assignment.jsonl", 1.0)
+        return Found(lambda write: Partitions(assignment, {}, notes=["of the sources"]))
+
+    some = lanes_of()
+    ask(some, noted)
+    some.register_targets("speech", lambda: [], pending_notes=lambda: ["of what is pending"])
+    expected = "Millrace: speech: of the sources\nMillrace: speech: of what is pending\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_an_audit_of_all_loaders_needs_each_lane_that_has_some(capsys):
+    section = {"lanes": ["asr"], "asr": {"source": "manifests"}}
+    asked = Call(frozenset({"audit"}))
+    some = lanes.Lanes(section, ROOT, is_main_process=True, asked=asked)
+    some.sources("asr", module_of(comparing))
+    some.register_targets("asr", lambda: ["x"])
+    assert capsys.readouterr().err == "Millrace: asr: 1 recording new -> 1 of 1 partitions\n"
 
 
 def test_a_parse_leaves_the_garbage_collector_as_it_was():

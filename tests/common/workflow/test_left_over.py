@@ -30,7 +30,9 @@ if sys.argv[2] == "killed":
     os.kill(os.getpid(), 9)
 sys.stdin.read()
 """
+# Its command names the launcher of ranks first, as a training step's does.
 STEP = """
+# -m millrace.common.training.launch --standalone -m millrace.asr.train_model
 import time
 open("ready", "w")
 time.sleep(1000)
@@ -63,7 +65,7 @@ def test_a_run_is_refused_while_steps_of_a_killed_one_go_on_and_a_dry_run_says_s
     line = check(said.append, acts=False, on_cluster=False)
     pids = " ".join(str(step.pid) for step in steps)
     assert said == [line] and f"have them save and end: `kill {pids}`" in line
-    with pytest.raises(MillraceError, match="steps of a killed run go on here"):
+    with pytest.raises(MillraceError, match=r"killed run go on here: asr_train_model\. Wait"):
         check(said.append, acts=True, on_cluster=False)
     end(steps)
     while left_over.steps():
@@ -125,7 +127,8 @@ def row(run: str, state: str, step: str, folder: str = "") -> str:
 
 
 def test_a_run_is_refused_while_the_queue_has_jobs_of_this_folder(monkeypatch):
-    others = row("my_job", "RUNNING", "a") + row(FIRST, "RUNNING", "a", "/elsewhere")
+    others = "a line of the site\n"
+    others += row("my_job", "RUNNING", "a") + row(FIRST, "RUNNING", "a", "/elsewhere")
     others += row(f"{FIRST}_of_mine", "RUNNING", "a")
     ours = row(FIRST, "RUNNING", "speech_a") + row(SECOND, "PENDING", "speech_b")
     queue(monkeypatch, others + ours, others + ours, others)
@@ -182,3 +185,12 @@ def test_a_queue_that_does_not_answer_stops_a_run_on_the_cluster_only(monkeypatc
     assert len(said) == 2 and "squeue failed" in said[0]
     monkeypatch.setenv("PATH", "/nowhere")
     assert not check(said.append, acts=True, on_cluster=True)
+
+
+def test_a_queue_that_hangs_is_waited_for_a_minute(monkeypatch):
+    def run(command: list[str], timeout: float, **options: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(left_over.subprocess, "run", run)
+    with pytest.raises(MillraceError, match=r"squeue failed: .* timed out after 60 seconds"):
+        check(print, acts=True, on_cluster=True)

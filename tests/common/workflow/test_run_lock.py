@@ -64,6 +64,13 @@ def test_nothing_is_said_of_a_lock_that_nobody_noted_or_one_of_another_host():
     assert run_lock.stale() == ""
 
 
+def test_neither_this_process_nor_a_note_of_another_host_is_a_run_beside():
+    Path(".snakemake/locks/0.output.lock").unlink()
+    run_lock.enter()
+    (run_lock.NOTES / "12-345@elsewhere").touch()
+    assert run_lock.beside() == ""
+
+
 def test_notes_go_with_their_process_and_those_of_the_dead_once_there_is_no_lock():
     subprocess.run([sys.executable, "-c", NOTED], check=True)
     assert not list(run_lock.NOTES.iterdir())

@@ -77,7 +77,8 @@ def stale() -> str:
 
 
 def beside() -> str:
-    """Who works here without a lock, else "".
+    """Who works here beside this process, else "". Asked where the folder has no lock of a living
+    run.
 
     A run that ends takes the locks of all others in its folder with it, also if it had nothing to
     do.
@@ -88,7 +89,7 @@ def beside() -> str:
         for note in _notes()[1]
         if note.name.endswith(here) and note.name[0].isdigit() and note.name != this_run()
     ]
-    if not living or is_locked():
+    if not living:
         return ""
     return f"another run goes on here ({_names(living)})"
 
