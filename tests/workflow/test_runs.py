@@ -52,6 +52,21 @@ def test_two_ranks_of_a_run_are_started_alike_in_each_lane(lane, section, step, 
 
 
 @pytest.mark.parametrize(
+    ("nodes", "ranks", "place"),
+    [
+        (1, 2, "--standalone --nproc-per-node 2"),
+        (2, 1, "--nodes 2 --nproc-per-node 1"),
+        (2, 4, "--nodes 2 --nproc-per-node 4"),
+    ],
+)
+def test_ranks_of_several_nodes_are_launched_also_where_each_has_one(nodes, ranks, place):
+    of = inputs("asr", nodes=nodes, ranks=ranks)
+    launched = f"-m millrace.common.training.launch {place} --log-dir 'logs/asr/a b' -m"
+    assert of.launch(ranks, "a b") == launched
+    assert inputs("asr").launch(1, "a b") == "-m"
+
+
+@pytest.mark.parametrize(
     ("device", "here", "gpus"),
     [("cpu", 2, 0), ("cuda", 0, 2), ("auto", 0, 0), ("auto", None, 2), ("auto", 2, 2)],
 )

@@ -99,3 +99,17 @@ def test_logs_that_a_kill_has_cut_are_read(tmp_path):
         handle.write(b'{"step": 31, "seco')
     run = Run(tmp_path)
     assert len(run.windows) == 2 and len(run.steps) == 1
+
+
+def test_a_count_that_a_line_lacks_or_that_took_no_time_has_no_rate(tmp_path):
+    some = [window(1, 1.0, 1), window(2, 1.0, 1, counts={"samples": 1})]
+    run = written(tmp_path / "a", *some)
+    assert run.rate("samples") == 1.0
+    assert run.rate("audio_seconds") is None and run.padding("audio_seconds") is None
+    assert written(tmp_path / "b", window(1, 0.0, 1)).rate("samples") is None
+
+
+def test_steps_are_all_steady_if_none_is_later_than_the_first_line(tmp_path):
+    lines = [window(step, 1.0, 1) for step in (2, 4, 6)]
+    steps = [{"step": step, "seconds": 1.0} for step in (1, 2)]  # the rest was lost
+    assert written(tmp_path, *lines, steps=steps).steady_steps == steps

@@ -10,7 +10,7 @@ import multiprocessing
 import re
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -718,11 +718,38 @@ def test_settings_are_checked_and_each_has_a_flag_with_help():
     assert common_settings.from_args(LoopSettings, args) == LoopSettings(
         lr=1e-3, save_total_limit=10, lr_scheduler_type="linear"
     )
+    assert common_settings.from_args(LoopSettings, args, lr=0.5).lr == 0.5
     bad = {"lr": float("nan"), "grad_acc": 0, "precision": "bf17", "warmup_ratio": 2.0, "epochs": 0}
     bad["timeout_seconds"] = 0.0  # of a range without its end
     for wrong in ({name: value} for name, value in bad.items()):
         with pytest.raises(MillraceError, match=next(iter(wrong))):
             LoopSettings(**wrong)
+
+
+@dataclass
+class Limited:
+    value: float = common_settings.setting(0.5, "a share", at_least=0, below=1)
+    size: float = common_settings.setting(1.0, "a size", above=0, at_most=2)
+    free: float = common_settings.setting(0.0, "any number")
+
+
+@pytest.mark.parametrize(
+    ("values", "fits"),
+    [
+        ({"value": 0.0}, True),
+        ({"value": 1.0}, False),
+        ({"size": 2.0}, True),
+        ({"size": 0.0}, False),
+        ({"free": -9.0}, True),
+        ({"free": float("inf")}, False),
+    ],
+)
+def test_a_limit_belongs_to_a_range_or_not_by_its_word(values, fits):
+    if fits:
+        common_settings.check(Limited(**values), "here")
+        return
+    with pytest.raises(MillraceError, match=f"here: {next(iter(values))} must be"):
+        common_settings.check(Limited(**values), "here")
 
 
 def test_a_metrics_line_that_was_cut_is_written_again(tmp_path):

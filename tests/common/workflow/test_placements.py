@@ -183,6 +183,12 @@ def test_a_file_that_was_changed_since_is_neither_overwritten_nor_used(lane: Lan
     lane.parse()
     lane.read()
     assert lane.rows() == {"b": 0, "a": 1}
+    lane.names.append("c")
+    lane.parse()
+    lane.file.unlink()
+    with pytest.raises(MillraceError, match="the file was changed after"):
+        lane.read()
+    assert not lane.file.exists()
 
 
 @pytest.mark.parametrize("result", ["results/jobs/p0/index", "results/jobs/gone/status"])

@@ -38,10 +38,13 @@ def task(bars: ProgressBars):
     return handler.progress.tasks[handler.progress_display.rule_tasks["music_fetch_demo"]]
 
 
-def wait_for(bars: ProgressBars, words: str) -> None:
+def wait_for(bars: ProgressBars, words: str, completed: float) -> None:
+    """Until the bar says so."""
+    expected = (f"music fetch demo: {words}", completed)
     end = time.monotonic() + 30
-    while words not in task(bars).description and time.monotonic() < end:
+    while (task(bars).description, task(bars).completed) != expected and time.monotonic() < end:
         time.sleep(0.01)
+    assert (task(bars).description, task(bars).completed) == expected
 
 
 def test_a_bar_moves_while_its_job_runs(tmp_path, monkeypatch):
@@ -54,13 +57,27 @@ def test_a_bar_moves_while_its_job_runs(tmp_path, monkeypatch):
         job = {"jobid": 1, "rule_name": "music_fetch_demo", "rule_msg": "Fetch", "log": [log]}
         bars.emit(record(LogEvent.JOB_INFO, **job))
         log.write_text("10:00:01 INFO demo corpus: 30 of 40 tunes (75 %), 0:00:10 left\nnext\n")
-        wait_for(bars, "30 of 40 tunes")
-        assert task(bars).completed == 0.75
-        assert task(bars).description == "music fetch demo: 30 of 40 tunes"
+        wait_for(bars, "30 of 40 tunes", 0.75)
+
+        bars.emit(record(LogEvent.JOB_INFO, **job | {"jobid": 2}))
+        wait_for(bars, "2 jobs", 1.5)
 
         bars.emit(record(LogEvent.JOB_FINISHED, job_id=1))
-        time.sleep(0.05)
-        assert task(bars).completed == 1, "the log of a job that has ended counts no more"
+        wait_for(bars, "30 of 40 tunes", 1.75)  # the log of a job that has ended counts no more
+        failed = {"jobid": 2, "rule_name": "music_fetch_demo", "rule_msg": "lost", "log": [log]}
+        with bars.console.capture() as shown:
+            bars.emit(record(LogEvent.JOB_ERROR, **failed | {"log": [log, tmp_path / "none"]}))
+        text = shown.get()
+        assert text.startswith("✗ Failed: Fetch (music_fetch_demo)\nlost\n")
+        assert "30 of 40 tunes" in text and text.endswith(f"{tmp_path}/none was not written\n")
+        assert bars.running == set()
+        # The log above says why, not that a command has failed.
+        messages = {"RuleException:\nCalledProcessError in line 1": False, "x": True}
+        for message, is_shown in messages.items():
+            error = logging.LogRecord("snakemake", logging.ERROR, "", 0, message, None, None)
+            with bars.console.capture() as shown:
+                bars.emit(error)
+            assert bool(shown.get()) == is_shown
     finally:
         bars.close()
 

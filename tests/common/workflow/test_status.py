@@ -114,6 +114,7 @@ PROGRESS = "0.05 of 0.13 h (38 %), 0:00:09 left, errors 0"
             "10:00:00 INFO a\n10:00:01 ERROR a.wav: cut. Mend it\n  list\n",
             "a.wav: cut. Mend it",
         ),
+        (FAILED, f"10:00:00 ERROR a\n10:00:01 INFO {ID}: {PROGRESS}\n", "a"),
         (FAILED, "10:00:00 ERROR a\n10:00:01 WARNING b\n", "a"),
         (FAILED, "10:00:00 ERROR a\n" + "  its traceback\n" * 1000, "a"),
         (FAILED, "Traceback\nKilled\n", "ended without an error message; last line: Killed"),
@@ -197,6 +198,12 @@ def test_the_screen_names_items_jobs_failures_and_the_last_run(folder):
     assert "  create_shards                   -        -        -        1" in lines
     assert lines[-2:] == [f"  failed create_shards {ID}: a.wav: cut", f"    log: {LOG}"]
     assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("room", ["logs", "results"])
+def test_a_lane_is_on_the_screen_with_its_logs_or_with_its_results(room):
+    write(f"{room}/image/x", 10)
+    assert "image" in status.screen(NOW) and "music" not in status.screen(NOW)
 
 
 def test_the_last_run_is_the_newest_that_had_jobs():

@@ -1,0 +1,88 @@
+"""A loader of any data set: which step a pass begins with, and which states it takes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.common.loading.loader import BatchLoader
+from millrace.common.loading.plan import BatchRequest
+
+
+class Steps(NamedTuple):
+    """Three steps of two rows each."""
+
+    epoch: int
+    world_size: int = 1
+    rows: np.ndarray = np.arange(6)
+    offsets: np.ndarray = np.array([0, 2, 4, 6])
+
+    def __len__(self) -> int:
+        return 3
+
+    def batch(self, step: int, rank: int) -> np.ndarray:
+        return self.rows[self.offsets[step] : self.offsets[step + 1]]
+
+    def is_filler(self, step: int, rank: int) -> bool:
+        return False
+
+
+class Data:
+    """Batches that name their epoch and step; `checked` are the steps that were checked."""
+
+    rows, rank, plan, transform = 6, 0, None, None
+
+    def __init__(self) -> None:
+        self.checked: list[int] = []
+
+    def __len__(self) -> int:
+        return 3
+
+    def load(self, request: BatchRequest, slots: object) -> SimpleNamespace:
+        names = {"step": request.step, "epoch": request.epoch}
+        return SimpleNamespace(**names, planned=2, bad=[], filler=request.filler)
+
+    def check(self, batch: Any) -> None:
+        self.checked.append(batch.step)
+
+    def place(self, row: int, message: str) -> str:
+        return f"row {row}"
+
+
+def loader_of(world_size: int = 1, start_step: int = 0) -> BatchLoader:
+    data: Any = Data()
+    plans: Any = lambda epoch: Steps(epoch, world_size)  # noqa: E731
+    return BatchLoader(data, 0, start_step, plans=plans)
+
+
+def steps(loader: BatchLoader) -> list[tuple[int, int]]:
+    return [(batch.epoch, batch.step) for batch in loader]
+
+
+def test_another_epoch_begins_at_its_first_step_whatever_was_begun_or_resumed():
+    loader = loader_of(start_step=2)
+    assert steps(loader) == [(0, 2)]
+    loader.set_epoch(1)
+    assert steps(loader) == [(1, 0), (1, 1), (1, 2)]
+    state = loader.state_dict()
+    resumed = loader_of()
+    resumed.load_state_dict(state | {"step": 2})
+    resumed.set_epoch(2)
+    assert steps(resumed) == [(2, 0), (2, 1), (2, 2)]
+
+
+def test_a_state_of_the_same_rows_for_other_ranks_is_refused():
+    state = loader_of(world_size=2).state_dict()
+    with pytest.raises(MillraceError, match="belongs to another plan"):
+        loader_of(world_size=1).load_state_dict(state)
+
+
+def test_the_first_batch_of_a_process_is_checked_and_no_other():
+    loader = loader_of()
+    steps(loader)
+    steps(loader)
+    assert loader.dataset.checked == [0]
