@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from snakemake.cli import get_argument_parser
 
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import config, lanes, snakemake_state
+from millrace.common.workflow import config, lanes, snakemake_state, status
 from millrace.common.workflow.differences import Items
 from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.partitions import Assignment
@@ -166,6 +167,18 @@ of.say_end(failed=True, logs=["run.log"])
     assert done.stderr.startswith(
         "Millrace: failed: audit_check_loader asr/demo: the loader died"
     ), done.stderr
+
+
+def test_the_end_of_a_run_is_told_of_each_of_its_lanes_once_and_since_it_began(monkeypatch):
+    told = []
+    monkeypatch.setattr(status, "say_last", told.append)
+    before = time.time()
+    of = lanes.Lanes({"lanes": ["asr", "audit"]}, ROOT, is_main_process=True, dry_run=True)
+    began = time.time()
+    of.say_end(failed=True, logs=["run.log"])
+    (run,) = told
+    assert (run.lanes, run.failed, run.logs) == (["asr", "audit"], True, ["run.log"])
+    assert before <= run.since <= began
 
 
 def test_a_lane_whose_target_is_asked_for_is_switched_on():
