@@ -192,6 +192,12 @@ def test_rules_state_memory_and_quote_their_wildcards(jobs):
             assert not unquoted, f"{name}: {unquoted} breaks on names with spaces"
 
 
+def test_rules_that_train_or_evaluate_ask_for_gpus(jobs):
+    training = {name for name, rule in jobs.items() if "environment" in rule["params"]}
+    with_gpus = {name for name, rule in jobs.items() if "gpu" in rule["resources"]}
+    assert with_gpus == training - {"audit_check_loader"}  # which runs loaders
+
+
 def test_rules_hold_no_python(rules):
     for name, rule in rules.items():
         assert not rule["is_run"], f"{name} has run:"
