@@ -228,6 +228,11 @@ def test_a_flipped_bit_gives_no_other_address(tmp_path, corpus):
         return [(tar, index.members(path).to_pylist()) for path, tar in index.tars.items()]
 
     right = content()
+    # Those of version 0.4 have no checksums.
+    table = pq.read_table(output)
+    metadata = {b"millrace.tars": pq.ParquetFile(output).metadata.metadata[b"millrace.tars"]}
+    pq.write_table(table.replace_schema_metadata(metadata), output)
+    assert content() == right
     refused = 0
     for place in range(0, len(whole), 3):
         damaged = bytearray(whole)
