@@ -62,7 +62,8 @@ def audited(guard: Guard, argv: list[str]) -> dict:
     results, findings = run(guard, argv)
     entries: dict[str, dict] = {}
     for finding in findings:
-        worst = {"verdict": finding.verdict, "causes": [], "evidence": str(finding.evidence)[:400]}
+        evidence = str(finding.evidence)[:400] if finding.evidence else ""
+        worst = {"verdict": finding.verdict, "causes": [], "evidence": evidence}
         entry = entries.setdefault(finding.entry, worst)
         entry["causes"].append(finding.cause or finding.needs)
     ended = {

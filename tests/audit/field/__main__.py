@@ -67,7 +67,7 @@ def audited(row: Expected) -> Seen:
         if worst["evidence"]:
             evidence += f" {worst['evidence']}"
     verdicts = {entry: said["verdict"] for entry, said in shown.items()}
-    return Seen(verdicts, evidence.removesuffix(" {}")[:300])
+    return Seen(verdicts, evidence[:300])
 
 
 def mismatches(row: Expected, seen: Seen) -> dict[str, str]:

@@ -129,8 +129,8 @@ class TarIndex:
             file = pq.ParquetFile(path, page_checksum_verification=True)
             metadata = file.metadata.metadata
             table = metadata[_KEY]
-            # Indices of 0.4 have none.
-            if metadata.get(_CHECKSUM, _checksum(table).encode()) != _checksum(table).encode():
+            checksum = metadata.get(_CHECKSUM)  # indices of 0.4 have none
+            if checksum is not None and checksum.decode() != _checksum(table):
                 raise ValueError("its checksum differs")
             tars = [TarRecord(**fields) for fields in json.loads(table)]
         except FileNotFoundError:

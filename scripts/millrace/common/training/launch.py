@@ -135,8 +135,9 @@ def launch_ranks(arguments: list[str]) -> int:
             # Lines without a prefix.
             config.role = ""
             config.log_line_prefix_template = "${role_name}"
-        told = getattr(args, "shutdown_timeout", None)  # torch 2.11 has no such flag
-        patience = _SAVE_SECONDS if told is None else told
+        patience = getattr(args, "shutdown_timeout", None)  # torch 2.11 has no such flag
+        if patience is None:
+            patience = _SAVE_SECONDS
         with _patient(patience):
             elastic_launch(config, command)(*rest)
     except ChildFailedError as error:
@@ -231,10 +232,8 @@ def _meeting(args: Namespace) -> _Meeting:
     """
     from torch.distributed import run
 
-    is_chosen = args.rdzv_backend != "static" or args.rdzv_endpoint
-    # The port of torch 2.11 by itself is 29500, that of 2.13 none.
-    if args.master_port != run.get_args_parser().get_default("master_port"):
-        is_chosen = True
+    port = run.get_args_parser().get_default("master_port")  # 29500 in torch 2.11, None in 2.13
+    is_chosen = args.rdzv_backend != "static" or args.rdzv_endpoint or args.master_port != port
     if is_chosen or args.nnodes not in ("1", "1:1"):
         problem = "where ranks meet, and on how many nodes, is not for flags of torchrun to say"
         remedy = "Leave them out; on several nodes start the launchers with --nodes or srun"
