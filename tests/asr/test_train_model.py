@@ -251,12 +251,18 @@ def test_a_changed_setting_begins_a_new_run_and_keeps_the_old(buckets, tmp_path)
 
 
 def test_the_baseline_to_compare_with_trains_too(buckets, tmp_path):
-    chosen = ["--max-steps", "3", "--loader", "baseline", "--save-steps", "0"]
-    metrics = train_here(buckets, tmp_path, *chosen)
-    assert metrics["loader"] == "baseline" and metrics["optimizer_steps"] == 3
-    assert json.loads((tmp_path / "throughput.json").read_bytes())
-    # No gigabytes of a model that nobody wants.
-    assert not list(tmp_path.glob("checkpoints/*")) and not (tmp_path / "model").exists()
+    chosen = ["--loader", "baseline", "--save-steps", "0"]
+    # As nothing is saved, a longer one begins anew, and measures each step once.
+    for steps in (2, 3):
+        metrics = train(buckets, tmp_path, *chosen, "--max-steps", str(steps), ranks=2)
+        assert metrics["loader"] == "baseline" and metrics["optimizer_steps"] == steps
+        assert json.loads((tmp_path / "throughput.json").read_bytes())
+        lines = (tmp_path / "steps.jsonl").read_bytes().splitlines()
+        measured = [json.loads(line)["step"] for line in lines]
+        logged = [step for step, _ in losses(tmp_path)]
+        assert measured == logged == list(range(1, steps + 1))
+        # No gigabytes of a model that nobody wants.
+        assert not list(tmp_path.glob("checkpoints/*")) and not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize(

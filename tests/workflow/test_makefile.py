@@ -117,6 +117,20 @@ def test_what_is_installed_is_not_installed_again(folder: Path):
     assert "-r requirements-demo.txt" in make(folder, "--dry-run", "run").stdout
 
 
+@pytest.mark.parametrize(("target", "gpus"), [("test-long", ""), ("gpu", "3")])
+def test_only_the_tests_that_need_a_gpu_see_one(folder: Path, monkeypatch, target, gpus):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    python = folder / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "GPUs: [$CUDA_VISIBLE_DEVICES]"\n')
+    python.chmod(0o755)
+    for stamp in (".python", ".runtime", ".test"):
+        (folder / ".venv" / stamp).touch()
+    done = make(folder, target)
+    assert done.returncode == 0, done.stderr
+    assert f"GPUs: [{gpus}]" in done.stdout.splitlines()
+
+
 def test_continuous_integration_runs_make_test_last_and_is_valid_bash():
     script = ROOT / ".ci/run"
     assert os.access(script, os.X_OK)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from millrace.audit.runner.guard import Guard, _join_group
+from millrace.audit.runner.guard import Guard, _join_group, _short_folder
 from millrace.audit.runner.target import Options, Rank, Target, WrongName, locate
 from tests import forks
 from tests.audit import plain
@@ -230,6 +230,13 @@ def test_a_library_of_the_loader_is_imported_once_for_all_probes(tmp_path, monke
             assert {result.status for result in results.values()} == {"ok"}
     # By the first look and for all that follows; an audit after it knows nothing of it.
     assert (tmp_path / "marks").read_text() == "xx" * 2
+
+
+@pytest.mark.parametrize(("length", "is_short"), [(40, True), (41, False)])
+def test_scratch_lies_in_tmpdir_unless_its_path_is_too_long(monkeypatch, length, is_short):
+    folder = "/" + "t" * (length - 1)
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    assert _short_folder() == (folder if is_short else "/tmp")
 
 
 SCRIPT = """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -91,6 +93,27 @@ def test_a_plan_of_other_rows_than_there_are_is_refused(asr, rows):
     data = BucketedDataset(asr.table, ListedPlan([[np.array(rows)]]))
     with pytest.raises(MillraceError, match=f"rows {min(rows)} to {max(rows)} of 4"):
         next(iter(BatchLoader(data)))
+
+
+def test_no_worker_can_free_what_a_cycle_of_before_holds_of_a_gpu(asr, monkeypatch):
+    class Event:
+        pass
+
+    event = Event()
+    event.itself = event
+    is_there = weakref.ref(event)
+    del event
+    seen = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    loader = BatchLoader(asr, workers=1)
+    gc.disable()
+    try:
+        for _ in loader:
+            seen.append(is_there())
+    finally:
+        gc.enable()
+        loader.close()
+    assert seen and not any(seen)
 
 
 @pytest.mark.parametrize("lane", ["image", "music"])

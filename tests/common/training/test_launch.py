@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed import run as torchrun
 
 from millrace.common.processes import TRAINING_ENVIRONMENT
 from millrace.common.training import launch
@@ -66,6 +67,16 @@ def test_a_rank_that_saves_when_another_one_is_lost_is_waited_for(
     assert code == 1 and (tmp_path / "saved").exists() == is_saved
     end = "exit code 75" if is_saved else "signal SIGKILL"
     assert text.rstrip().endswith(f"failed: rank 1: signal SIGKILL, rank 0: {end}")
+
+
+def test_a_port_that_torchrun_has_by_itself_is_no_choice(tmp_path, monkeypatch):
+    """As that of torch 2.11."""
+    parser = torchrun.get_args_parser()
+    parser.set_defaults(master_port=29500)
+    monkeypatch.setattr(torchrun, "get_args_parser", lambda: parser)
+    assert launched(tmp_path, "exit 0")[0] == 0
+    code, text = launched(tmp_path, "exit 0", "--master-port=29501")
+    assert code == 1 and "not for flags of torchrun to say" in text
 
 
 def test_ranks_that_stop_in_order_ask_for_a_requeue(tmp_path):
