@@ -19,16 +19,19 @@ import numpy as np
 
 from millrace.speech.audio.encode import encode
 from millrace.speech.audio.pcm import open_pcm, pcm_info, read_pcm
-from millrace.speech.audio.recording import AudioError, AudioInfo, resampled, to_int16
+from millrace.speech.audio.recording import (
+    OVERHANG_SECONDS,
+    AudioError,
+    AudioInfo,
+    resampled,
+    to_int16,
+)
 
 if TYPE_CHECKING:  # FFmpeg's libraries are loaded where they are needed
     from millrace.speech.audio.stream import StreamRecording
     from millrace.speech.audio.timeline import Timeline
 
-__all__ = ["OVERHANG_SECONDS", "AudioError", "AudioInfo", "cut", "encode", "probe"]
-
-# Aligners round: a span may end this much behind the last sample, and is cut there.
-OVERHANG_SECONDS = 0.05
+__all__ = ["AudioError", "AudioInfo", "cut", "encode", "probe"]
 
 Segments = Generator[np.ndarray | AudioError, None, None]
 _Span = tuple[float, float]  # in seconds

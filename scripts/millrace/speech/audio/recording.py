@@ -20,6 +20,8 @@ REMEDIES = {
         "Check that the alignment is of this recording, and that the recording is whole"
     ),
 }
+# Aligners round: a segment may end this much after its recording, and is cut there.
+OVERHANG_SECONDS = 0.05
 FULL_SCALE = 32768.0
 MAX_AMPLITUDE = 1e9  # on the int16 scale: anything louder is damage, not sound
 _MIN_CHANNEL_SAMPLES = 100  # of every seventh; fewer show nothing about how two channels relate

@@ -9,12 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millrace.common.errors import Unusable
+from millrace.speech.audio.recording import OVERHANG_SECONDS
 from millrace.speech.columns import MISSING_SOURCE
 from millrace.speech.corpus import alignment
-
-# A segment may end this much after its audio (rounding in the aligner) and is then cut at the end;
-# seconds.
-END_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ def _span(raw: dict, audio_seconds: float | None, repairs: list[str]) -> tuple[f
         raise Unusable("time_reversed", f"ends at {end:g} s, not after its start at {start:g} s")
     if audio_seconds is None:
         return start, end
-    if start >= audio_seconds or end > audio_seconds + END_TOLERANCE:
+    if start >= audio_seconds or end > audio_seconds + OVERHANG_SECONDS:
         problem = f"{start:g} to {end:g} s in audio of {audio_seconds:.3f} s"
         raise Unusable("time_out_of_range", problem)
     if end > audio_seconds:
