@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from millrace.common.loading.decode import (
     DecodeError,
+    cancel,
     decode,
     decode_channels,
     flac_samples,
@@ -116,6 +117,29 @@ def test_whole_numbers_and_floats_of_a_mov_are_the_same_samples(codec, scale):
     assert np.array_equal(
         decode_channels(by_ffmpeg("mov", codec, samples))[0][:, 0], samples / np.float32(32768)
     )
+
+
+@pytest.mark.parametrize(
+    ("samples", "share", "is_cancelled"),
+    [
+        (699, -1.0, True),
+        (693, -1.0, False),  # too few to tell
+        (7000, -0.97, True),
+        (7000, -0.8, False),
+        (7000, 1.0, False),
+    ],
+)
+@pytest.mark.parametrize(("kind", "zero"), [(np.int16, 0), (np.uint8, 128)])
+def test_channels_cancel_if_their_sum_is_next_to_nothing(samples, share, is_cancelled, kind, zero):
+    wave = 100 * np.sin(np.arange(samples))
+    channels = [np.round(zero + level * wave).astype(kind) for level in (1.0, share)]
+    assert cancel(channels) == is_cancelled
+
+
+def test_of_two_channels_that_cancel_each_other_the_first_is_taken():
+    left = noise(4_000, 3, 1)[:, 0]
+    raw = encoded(np.stack([left, -left], axis=1), "FLAC", "PCM_16")
+    assert np.array_equal(decode(raw), reference(raw)[:, 0])
 
 
 def test_a_file_whose_channels_change_on_the_way_is_damaged():

@@ -15,7 +15,7 @@ import soxr
 from millrace.speech.audio import cut as audio
 from millrace.speech.audio import facts
 from millrace.speech.audio.pcm import open_pcm, read_pcm
-from millrace.speech.audio.recording import cancel, mono
+from millrace.speech.audio.recording import mono
 from tests.speech.audio.recordings import exact, offsets, signal, wav, write_av, write_video
 
 
@@ -58,23 +58,6 @@ def test_other_samples_are_mixed_in_float_and_rounded_once(tmp_path, container, 
     difference = np.abs(segment - expected[4000:12000])
     assert difference.max() <= (1 if channels == 3 or subtype in ("FLOAT", "DOUBLE") else 0)
     assert (difference > 0).mean() < 0.001
-
-
-@pytest.mark.parametrize(
-    ("samples", "share", "is_cancelled"),
-    [
-        (699, -1.0, True),
-        (693, -1.0, False),  # too few to tell
-        (7000, -0.97, True),
-        (7000, -0.8, False),
-        (7000, 1.0, False),
-    ],
-)
-@pytest.mark.parametrize(("kind", "zero"), [(np.int16, 0), (np.uint8, 128)])
-def test_channels_cancel_if_their_sum_is_next_to_nothing(samples, share, is_cancelled, kind, zero):
-    wave = 100 * np.sin(np.arange(samples))
-    channels = [np.round(zero + level * wave).astype(kind) for level in (1.0, share)]
-    assert cancel(channels) == is_cancelled
 
 
 def test_eight_bits_without_sign_are_silent_at_128():

@@ -24,6 +24,7 @@ LOUDEST = 100
 """Times full scale: floats above are no sound, but on the scale of whole numbers."""
 
 _CHUNK_FRAMES = 1 << 20
+_MIN_CHANNEL_SAMPLES = 100  # of every seventh; fewer show nothing about how two channels relate
 _RATES = (
     2_000,
     768_000,
@@ -58,8 +59,8 @@ def decode(
 ) -> np.ndarray:
     """Decode `raw` to float32 in [-1, 1], shape (samples,), mono at `sampling_rate`.
 
-    Channels are averaged, other rates go through soxr (HQ). No more than `max_seconds` are decoded:
-    a small file may hold hours of silence. Raises DecodeError.
+    Channels become one as in `decode_mono`, other rates go through soxr (HQ). No more than
+    `max_seconds` are decoded: a small file may hold hours of silence. Raises DecodeError.
     """
     mono, rate = decode_mono(raw, max_seconds)
     if rate != sampling_rate:
@@ -72,18 +73,35 @@ def decode(
 
 
 def decode_mono(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarray, int]:
-    """Decode to the mean of the channels, float32 (samples,), and the sampling rate. Raises
-    DecodeError."""
+    """Decode to float32 (samples,) and the sampling rate: the mean of the channels, or the first
+    of two that cancel each other. Raises DecodeError."""
     frames, rate = decode_channels(raw, max_seconds)
     if not len(frames):
         raise DecodeError("no_samples", "the audio holds no samples")
     if not _RATES[0] <= rate <= _RATES[1]:
         raise DecodeError("damaged", f"the header says {rate} Hz")
-    if frames.shape[1] == 1:
+    if frames.shape[1] == 1 or cancel(list(frames.T)):
         mono = frames[:, 0]
     else:
         mono = frames.mean(axis=1)
     return mono, rate
+
+
+def cancel(channels: list[np.ndarray]) -> bool:
+    """Whether two channels cancel each other: their sum is 30 dB below them.
+
+    One is wired wrongly then: no two microphones, and no stereo mix, are so opposite.
+    """
+    if len(channels) != 2:
+        return False
+    zero = 128 if channels[0].dtype == np.uint8 else 0
+    left, right = (channel[::7].astype(np.float64) - zero for channel in channels)
+    if len(left) < _MIN_CHANNEL_SAMPLES:
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        loudness = np.dot(left, left) + np.dot(right, right)
+        both = left + right
+        return bool(loudness > 0 and np.dot(both, both) < 1e-3 * loudness)
 
 
 # Containers that know the number of their samples.

@@ -9,11 +9,10 @@ import re
 import numpy as np
 import soundfile
 
-from millrace.common.loading.decode import LOUDEST
+from millrace.common.loading.decode import LOUDEST, cancel
 from millrace.speech.audio.recording import (
     AudioError,
     AudioInfo,
-    cancel,
     head_of,
     mono,
 )

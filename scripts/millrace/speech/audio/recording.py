@@ -24,7 +24,6 @@ REMEDIES = {
 OVERHANG_SECONDS = 0.05
 FULL_SCALE = 32768.0
 MAX_AMPLITUDE = 1e9  # on the int16 scale: anything louder is damage, not sound
-_MIN_CHANNEL_SAMPLES = 100  # of every seventh; fewer show nothing about how two channels relate
 
 
 class AudioError(Exception):
@@ -77,8 +76,8 @@ def head_of(path: str | os.PathLike) -> bytes:
 
 
 def mono(channels: list[np.ndarray], channels_cancel: bool) -> np.ndarray:
-    """Mean of the channels on the int16 scale; if they cancel each other (see `cancel`), the first
-    alone.
+    """Mean of the channels on the int16 scale; if they cancel each other (see `decode.cancel`),
+    the first alone.
 
     `channels`: arrays (n,) of one dtype: uint8, int16, int32 (full scale 2^31), float32 or float64
     (full scale 1.0). An int16 channel is returned as it is, all else as float32, or float64 if that
@@ -107,23 +106,6 @@ def mono(channels: list[np.ndarray], channels_cancel: bool) -> np.ndarray:
     wide = [channel.astype(np.int32) for channel in channels]
     total = sum(wide[1:], wide[0])
     return total.astype(np.float32) * np.float32(1 / len(channels))
-
-
-def cancel(channels: list[np.ndarray]) -> bool:
-    """Whether two channels (as for `mono`) cancel each other: their sum is 30 dB below them.
-
-    One is wired wrongly then: no two microphones, and no stereo mix, are so opposite.
-    """
-    if len(channels) != 2:
-        return False
-    zero = 128 if channels[0].dtype == np.uint8 else 0
-    left, right = (channel[::7].astype(np.float64) - zero for channel in channels)
-    if len(left) < _MIN_CHANNEL_SAMPLES:
-        return False
-    with np.errstate(over="ignore", invalid="ignore"):
-        loudness = np.dot(left, left) + np.dot(right, right)
-        both = left + right
-        return bool(loudness > 0 and np.dot(both, both) < 1e-3 * loudness)
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:

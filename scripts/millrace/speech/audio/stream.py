@@ -15,6 +15,7 @@ import av
 import numpy as np
 import soxr
 
+from millrace.common.loading.decode import cancel
 from millrace.speech.audio.damage.breaks import find_break
 from millrace.speech.audio.packets import (
     DTYPES,
@@ -23,7 +24,7 @@ from millrace.speech.audio.packets import (
     is_tag,
     without_outliers,
 )
-from millrace.speech.audio.recording import AudioError, cancel, head_of, mono
+from millrace.speech.audio.recording import AudioError, head_of, mono
 from millrace.speech.audio.timeline import STAMPED, Timeline
 
 _CHECKED = {"flac", "tta", "wavpack"}  # each of their frames has a checksum
