@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from millrace.audit.checks.findings import LONGER, judge, load
+from millrace.audit.checks.findings import LONGER, Check, judge, load
 from millrace.audit.checks.run import audit
 from millrace.audit.probes import contract, edges, methods, model
 from millrace.audit.probes.memory import bound
@@ -314,7 +314,7 @@ def epoch(steps: list[int], ended: bool = True, length: int | None = None) -> di
 
 @pytest.mark.parametrize(
     ("samples", "replicas", "step"),
-    [(17, 2, 2), (18, 2, 2), (16, 2, None), (17, 1, 4), (19, 2, None), (33, 4, 2)],
+    [(17, 2, 2), (18, 2, 2), (16, 2, None), (17, 1, 4), (19, 2, None), (33, 4, 2), (None, 1, None)],
 )
 def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas, step):
     """Of an epoch that was not read to its end."""
@@ -386,6 +386,18 @@ def test_samples_that_drop_last_loses_are_counted_by_the_shares_of_the_ranks(sam
     [finding] = judged("edges", edges=[seen], epochs=[])
     words = f"drop_last=True on the val loader loses {lost} of {samples} samples"
     assert finding.cause == (words if lost else "no sample is lost")
+
+
+def test_a_check_that_raises_takes_no_other_finding_away():
+    def broken(seen: dict) -> None:
+        raise ZeroDivisionError("of the check")
+
+    checks = [Check("DP7", ("edges",), broken), *load(["edges"])]
+    seen = {"train": dropping(24), "val": {}}
+    results = {"edges": Result("ok", [seen], {}, 1.0), "epochs": Result("ok", [], {}, 1.0)}
+    first, second = judge(results, checks)
+    assert (first.entry, first.verdict, second.verdict) == ("DP7", "not decidable", "pass")
+    assert "the check raised ZeroDivisionError('of the check') in test_contract.py:" in first.cause
 
 
 def test_a_check_whose_probe_did_not_end_well_says_which_and_why():

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Subset, default_collate
+from torch.utils.data import DataLoader, Sampler, Subset, default_collate
 
 from tests.audit.mutants import PICKLED, RANKS, bug, twin
 from tests.audit.mutants.rows import Rows, Stream, load, numbers, row, spread, train
@@ -208,6 +208,18 @@ class Endless(Rows):
 
     def __getitem__(self, index: int) -> dict:
         return row(index)
+
+
+class Forever(Sampler):
+    """Has no length."""
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield from torch.randperm(24).tolist()
+
+
+def forever() -> DataLoader:
+    return load(Rows(), sampler=Forever())
 
 
 class Pooled(nn.Module):
@@ -425,6 +437,7 @@ CASES = [
     twin(
         "DP8", "the last dropped", lambda: one_more(drop_last=True), "--model @contract:batch_norm"
     ),
+    twin("DP8", "a sampler without an end", forever, "--epochs 1", verdict="pass"),
     twin("DP8", "no model", one_more, verdict="not decidable", says="rank 0: step 6"),
     twin(
         "DP8",

@@ -235,10 +235,10 @@ def _step_of_one(epoch: Epoch, loader: Seen, is_refused: bool) -> int | None:
     if epoch.ended or loader.get("iterable", True) or loader["drop_last"]:
         return None
     size = loader["batch_size"]
-    share = share_of_rank(loader)
-    if not size or size == 1 or share % size != 1:
+    if not size or size == 1 or not loader["samples"]:  # a sampler without an end has no length
         return None
-    return share // size
+    share = share_of_rank(loader)
+    return share // size if share % size == 1 else None
 
 
 class Chunk(NamedTuple):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, get_origin
 
 from millrace.audit.checks.records import parse, types_of
@@ -101,12 +103,19 @@ def load(only: Iterable[str] = ()) -> list[Check]:
 
 
 def judge(evidence: Evidence, checks: list[Check]) -> list[Finding]:
-    """All findings; a check whose probe did not end well is not decidable, and says why."""
+    """All findings; a check whose probe did not end well is not decidable, and says why.
+
+    So is a check that raises: its fault takes no other finding away, and is none of the loader.
+    """
     findings: list[Finding] = []
     for check in checks:
-        found = _found(evidence, check)
-        if isinstance(found, Finding):
-            found = [found]
+        try:
+            found = _found(evidence, check)
+            found = [found] if isinstance(found, Finding) else list(found)
+        except Exception as error:
+            *_, place = traceback.extract_tb(error.__traceback__)
+            cause = f"the check raised {error!r} in {Path(place.filename).name}:{place.lineno}"
+            found = [undecided(cause, "a mend of the audit: report this line")]
         findings += [replace(finding, entry=finding.entry or check.entry) for finding in found]
     return findings
 
