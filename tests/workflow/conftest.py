@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 
 from tests import corpora
 from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
 from tests.image.trees import small_tree
 from tests.workflow import snakemake_server
 from tests.workflow.workflow import ROOT, Job, Workflow
+
+TWO_RANKS = {"ranks": 2, "calibration": {"device": "cpu"}, "training": {"device": "cpu"}}
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +28,9 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
 
 @pytest.fixture(scope="session")
 def rules(fresh: Workflow) -> dict[str, dict]:
-    """Name -> what tests/workflow/rule_table.py tells of the rule."""
-    arguments = [str(ROOT / "Snakefile"), "config.test.yaml"]
+    """Name -> what tests/workflow/rule_table.py tells of the rule, for two ranks."""
+    (fresh.folder / "ranks.yaml").write_text(yaml.safe_dump({"asr": TWO_RANKS}))
+    arguments = [str(ROOT / "Snakefile"), "ranks.yaml"]
     done = snakemake_server.call(
         arguments, fresh.folder, fresh.environment(), module="tests.workflow.rule_table"
     )
@@ -60,9 +64,8 @@ def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[J
     audit = {"timeout": 99, "refuse": ["DP1"]}
     music = Workflow(folder, lanes=["music"], music=chosen, audit=audit)
     images = small_tree(tmp_path_factory.mktemp("images"), classes=1, train=2)
-    image = Workflow(
-        images, lanes=["image"], image={"raw_data_dir": ".", "runs": {"demo": {}}}, audit=audit
-    )
+    section = {"raw_data_dir": ".", "runs": {"demo": {}}}
+    image = Workflow(images, lanes=["image"], image=section, audit={"refuse": "none"})
     by_hand = ("image_fetch_demo", "speech_fetch_corpus", "asr_calibrate", "asr_throughput")
     by_hand += ("speech_hub", "speech_hub_diff", "results/asr/hub/check/receipt.json")
     by_hand += ("results/asr/export/check/last/qwen-asr/config.json",)
@@ -72,4 +75,4 @@ def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[J
         + tars.dry("asr_data")
         + music.dry("music", "music_fetch_demo", "music_create_features")
     )
-    return text + image.dry("image", "image_readers")
+    return text + image.dry("image", "image_readers", "audit")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from snakemake.api import SnakemakeApi
 from snakemake.settings import types
 
 
-def describe(rule: Any, workflow: Any) -> dict[str, Any]:
+def describe(rule: Any, workflow: Any, large: str) -> dict[str, Any]:
     """What the laws speak about, as plain values. Constraints are cut from wildcards: {a,\\d+} ->
     {a}."""
 
@@ -33,6 +34,13 @@ def describe(rule: Any, workflow: Any) -> dict[str, Any]:
         "benchmark": [rule.benchmark],
         "resources": list(rule.resources.values()),
     }
+    # What a job asks for without input, and for a file of 1000 MB.
+    needs: dict[str, list[int]] = {}
+    for need in ("mem_mb", "runtime", "gpu"):
+        value = rule.resources.get(need)
+        if value is not None:
+            asked = [value.evaluate({}, input=paths, attempt=1) for paths in ([], [large])]
+            needs[need] = [resource.value for resource in asked]
     functions = [
         (name, value) for name, values in directives.items() for value in values if callable(value)
     ]
@@ -58,6 +66,8 @@ def describe(rule: Any, workflow: Any) -> dict[str, Any]:
             name for name, value in functions if getattr(value, "__name__", "") == "<lambda>"
         ],
         "resources": sorted(set(rule.resources) - {"_cores", "_nodes", "tmpdir"}),
+        "asks": [getattr(value, "__name__", "") for value in rule.input],
+        "needs": needs,
         "computed": sorted(name for name, value in rule.resources.items() if value.is_evaluable()),
     }
 
@@ -72,7 +82,10 @@ def main(snakefile: str, configfile: str) -> None:
             deployment_settings=types.DeploymentSettings(),
             snakefile=Path(snakefile),
         )._workflow
-        print(json.dumps([describe(rule, workflow) for rule in workflow.rules]))
+        with tempfile.NamedTemporaryFile() as large:
+            large.truncate(1000 * 10**6)
+            rules = [describe(rule, workflow, large.name) for rule in workflow.rules]
+        print(json.dumps(rules))
 
 
 if __name__ == "__main__":

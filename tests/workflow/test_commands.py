@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import re
@@ -35,6 +36,35 @@ FOUND_BY_THE_STEP = {
     "asr_train_model": {"audit"},
     "audit_check_loader": {"data"},
 }
+
+# Options that no rule gives: for use by hand, or another spelling of what a rule gives, or left as
+# they are unless the config says so. What trains has all of its options from `runs`.
+NOT_GIVEN = {
+    "asr_build_bucket_manifests": {"dev", "speech_transcript", "test", "train"},
+    "asr_build_tar_indices": {"json"},
+    "asr_calibrate_bucket_bs": {"calibration", "min_bs", "mode", "start_bs", "steps"},
+    "asr_upload_model": {"public"},
+    "audit_check_loader": {"expect", "ignore", "loop", "memory_mb", "only", "sarif", "start_method"}
+    | {"strict", "workers"},
+    "audit_verify_findings": {"ignore"},
+    "image_benchmark_readers": {"images", "only", "workers"},
+    "image_create_records": {"max_error_fraction", "on_leak", "raw_data_dir", "seed"}
+    | {"train_files", "train_size", "val_files", "val_resize", "val_size"},
+    "music_build_feature_index": {"h5_root", "jsonl", "mm_root", "out", "prefer", "splits"},
+    "music_create_features": {"per_chunk"},
+    "music_evaluate_model": {"threads"},
+    "music_fetch_demo": {"seed"},
+    "music_train_model": {"threads"},
+    "speech_create_shards": {"country", "manifest_dir", "max_videos"},
+    "speech_generate_manifest": {"audio_roots", "countries_root", "country", "manifest_dir"},
+    "speech_upload_shards": {"allow_delete", "public"},
+}
+OF_TRAINING = {"grad_acc", "gradient_checkpointing", "max_bad_fraction", "num_workers", "precision"}
+
+
+def parser_of(rule: str) -> argparse.ArgumentParser:
+    lane, _, step = rule.partition("_")
+    return importlib.import_module(f"millrace.{lane}.{step}").make_parser()
 
 
 def parse(command: str) -> tuple[str, dict]:
@@ -85,6 +115,35 @@ def test_a_flag_carries_the_file_or_parameter_that_is_called_like_it(jobs: dict[
         for flag, carried in re.findall(r"--([\w-]+)[ =]\{\w+\.(\w+)(?::q)?\}", rule["shell"]):
             named = flag.replace("-", "_")
             assert named == carried or named not in known, f"{name}: --{flag} {carried}"
+        for flag, folder in re.findall(r"--(manifest|shards|partitions)-dir (\S+)", rule["shell"]):
+            assert folder.endswith(f"/{flag}"), f"{name}: --{flag}-dir {folder}"
+
+
+def test_a_command_names_no_file_but_through_the_inputs_and_outputs_of_its_job(jobs):
+    """Or its job neither waits for the file nor is pending when that has changed."""
+    named = {
+        name: re.findall(r"(?:results|resources|logs)/[^\s\"]*\.\w+", rule["shell"])
+        for name, rule in jobs.items()
+    }
+    # A checkpoint, of which the metrics beside it are the declared output.
+    best = "results/music/runs/{wildcards.run:q}/checkpoint_best.ckpt"
+    expected = {"music_evaluate_model": [best]}
+    assert {name: files for name, files in named.items() if files} == expected
+
+
+def test_each_option_of_a_step_is_given_by_its_rule_or_is_for_use_by_hand(dry_run: list[Job]):
+    missing: dict[str, set[str]] = {}
+    for job in dry_run:
+        words = {word.partition("=")[0] for word in shlex.split(job.command)}
+        options = parser_of(job.rule)._option_string_actions
+        absent = {action.dest for action in options.values()} - {"help"}
+        absent -= {options[word].dest for word in words & options.keys()}
+        missing[job.rule] = missing.get(job.rule, absent) & absent
+    for rule in ("asr_train_model", "image_train_active"):
+        del missing[rule]
+    for rule in ("asr_calibrate_bucket_bs", "asr_verify_calibration"):
+        missing[rule] -= OF_TRAINING
+    assert {rule: absent for rule, absent in missing.items() if absent} == NOT_GIVEN
 
 
 def options_of(dry_run: list[Job], rule: str) -> dict:
@@ -103,11 +162,55 @@ def test_features_are_indexed_by_the_contract_of_the_config(dry_run: list[Job], 
 
 
 def test_the_audit_of_the_config_is_what_is_run_and_judged(dry_run: list[Job]):
-    given = {}
+    given: dict[str, dict] = {"lane=music, run=tiny": {}, "lane=image, run=demo": {}}
     for job in dry_run:
         if job.rule in ("audit_check_loader", "audit_verify_findings"):
-            given |= parse(job.command)[1]
-    assert (given["timeout"], given["exit_zero"], given["refuse"]) == (99, True, "DP1")
+            given[job.wildcards] |= parse(job.command)[1]
+            if job.rule == "audit_check_loader":
+                assert "MILLRACE_LOADER_CODE=" in job.command
+    music, image = given.values()
+    assert (music["timeout"], music["exit_zero"], music["refuse"]) == (99, True, "DP1")
+    # Nothing is refused there, but the audit was asked for.
+    assert (image["exit_zero"], image["refuse"]) == (True, "none")
+
+
+def test_runs_are_reported_and_trained_each_in_its_own_place(dry_run: list[Job]):
+    throughput = options_of(dry_run, "asr_report_throughput")
+    for run in ("bench", "baseline", "check", "profile"):
+        assert str(throughput[run]) == f"results/asr/runs/{run}/metrics.json"
+    scratch = options_of(dry_run, "image_train_active")["local_scratch_dir"]
+    assert str(scratch) == "results/image/epochs/demo"
+
+
+@pytest.mark.parametrize(
+    ("rule", "wildcards", "read"),
+    [
+        # What copies are compared with lies in all countries.
+        (
+            "speech_merge_shards",
+            "country=malta",
+            "results/speech/shards/partitions/new%20zealand-test-00000/index.parquet",
+        ),
+        ("speech_merge_index", "", "results/speech/shards/malta_index.parquet"),
+        ("speech_merge_index", "", "results/speech/shards/malta_ledger.json"),
+        ("music_report_training", "", "results/music/runs/tiny/test.json"),
+    ],
+)
+def test_a_job_waits_for_what_others_write(dry_run: list[Job], rule, wildcards, read):
+    (job,) = (job for job in dry_run if (job.rule, job.wildcards) == (rule, wildcards))
+    assert read in job.input.split(", ")
+
+
+@pytest.mark.parametrize("inputs", [SpeechInputs, AsrInputs, MusicInputs, ImageInputs])
+def test_a_lane_tells_the_parse_all_that_its_inputs_know(inputs):
+    lane = inputs.__name__.removesuffix("Inputs").lower()
+    text = (ROOT / f"rules/{lane}.smk").read_text()
+    (registered,) = re.findall(r"LANES\.register_targets\((.*)\)", text)
+    names = set(re.findall(rf"{lane.upper()}\.(\w+)", registered))
+    known = {"targets", "stages", "listed", "pending_notes"}
+    assert names == {name for name in known if hasattr(inputs, name)}
+    # The merge, or the job that makes what the index lists, makes again what is lost.
+    assert re.findall(r'LANES\.remaking\("(\w+)"', text) == [lane]
 
 
 def test_a_parameter_that_is_a_flag_is_called_like_its_key_and_is_one_of_its_own_lane():
@@ -146,11 +249,11 @@ def test_a_wildcard_admits_each_name_that_its_lane_gives(lane, wildcard, names):
 
 def keys_given(job: Job) -> set[str]:
     """The keys of the lane's config that are flags in a command."""
-    lane, _, step = job.rule.partition("_")
+    lane = job.rule.partition("_")[0]
     known = load_schema(ROOT / f"rules/schemas/{lane}.schema.yaml")["properties"]
-    parser = importlib.import_module(f"millrace.{lane}.{step}").make_parser()
     words = set(shlex.split(job.command))
-    return {each.dest for each in parser._actions if words & {*each.option_strings}} & known.keys()
+    options = parser_of(job.rule)._option_string_actions
+    return {options[word].dest for word in words & options.keys()} & known.keys()
 
 
 SPEECH = SpeechInputs(Sources(), {"repo": ""})
@@ -184,7 +287,7 @@ def test_steps_are_given_each_key_of_their_stage_and_no_other(
 def test_every_parser_knows_its_own_command_and_explains_every_option(jobs: dict[str, dict]):
     for name in jobs:
         lane, _, step = name.partition("_")
-        parser = importlib.import_module(f"millrace.{lane}.{step}").make_parser()
+        parser = parser_of(name)
         assert parser.prog == f"python -m millrace.{lane}.{step}"
         assert parser.description
         for action in parser._actions:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 import yaml
 
+from millrace.asr.inputs import AsrInputs
 from millrace.common.stopping import TIME_IS_UP
+from millrace.common.workflow.config import checked_config
+from millrace.common.workflow.sources import Sources
+from tests.workflow.conftest import TWO_RANKS
 from tests.workflow.workflow import ROOT
 
 DEFAULT, SLURM = (
@@ -22,8 +29,8 @@ def test_slurm_is_found_by_its_name_in_the_clone():
 
 
 def test_what_needs_the_network_runs_on_the_login_node(jobs):
-    fetching = {name for name in jobs if "_fetch_" in name}
-    assert fetching and all(jobs[name]["local"] for name in fetching)
+    online = {name for name in jobs if "_fetch_" in name or "_upload_" in name}
+    assert len(online) == 5 and all(jobs[name]["local"] for name in online)
 
 
 def test_the_steps_that_need_gpus_are_those_whose_partition_a_site_sets(jobs):
@@ -47,10 +54,48 @@ def test_a_run_has_the_cores_gpus_nodes_and_environment_of_its_config(jobs):
     for name, rule in started.items():
         assert "_cores" in rule["computed"], name
         assert "gpu" in rule["computed"] or "nodes" in rule["resources"], name
-    assert "nodes" in jobs["asr_train_model"]["resources"]
+    for name in ("asr_train_model", "asr_verify_calibration"):
+        assert "nodes" in jobs[name]["resources"]
+    # As many GPUs as its device and ranks need, unless its nodes say it.
+    fixed = {name for name, rule in jobs.items() if {"gpu"} & {*rule["resources"]}}
+    fixed -= {name for name, rule in jobs.items() if {"gpu"} & {*rule["computed"]}}
+    assert fixed <= {"asr_train_model", "asr_verify_calibration"}
     for name, rule in jobs.items():
         if "gpu" in rule["resources"] or name == "audit_check_loader":
             assert rule["shell"].startswith("{params.environment} "), name
+
+
+@pytest.mark.parametrize(
+    ("rule", "calibrates"),
+    [
+        ("asr_calibrate_bucket_bs", "bucket"),
+        ("asr_verify_calibration", "all"),
+        ("asr_train_model", ""),
+    ],
+)
+def test_memory_is_asked_for_that_all_ranks_of_a_step_take(jobs, rule, calibrates):
+    section = checked_config({"asr": TWO_RANKS}, ROOT / "rules/schemas")["asr"]
+    asr = AsrInputs(section, Sources(), list)
+    mb = [300 + asr.training_mb(kind) for kind in (calibrates, "bucket", "all", "")]
+    assert jobs[rule]["needs"]["mem_mb"][0] == mb[0] and len(set(mb)) == 3
+
+
+MEASURED = re.findall(
+    r"^\| `(\w+)` \| ([\d.]+) \| \d+ \| (\d+) \| \d+ \| (\d+) \|$",
+    (ROOT / "docs/cluster.md").read_text(),
+    re.M,
+)
+
+
+@pytest.mark.parametrize(("rule", "input_mb", "mem_mb", "runtime"), MEASURED)
+def test_a_step_asks_for_what_the_page_of_clusters_compares_with_what_it_took(
+    jobs, rule, input_mb, mem_mb, runtime
+):
+    for need, said in (("mem_mb", mem_mb), ("runtime", runtime)):
+        without, with_1000_mb = jobs[rule]["needs"][need]
+        asked = without + (with_1000_mb - without) * float(input_mb) / 1000
+        # The page knows the input to two digits, and the limits were asked for in whole numbers.
+        assert asked == pytest.approx(int(said), rel=0.01, abs=1), need
 
 
 def test_training_is_told_before_its_time_is_up_and_its_job_starts_again():
