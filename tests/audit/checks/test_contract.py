@@ -351,6 +351,21 @@ def test_the_rank_that_a_finding_speaks_of_is_named(entry, ranks, words):
     assert finding.verdict == "fail" and words in finding.cause
 
 
+@pytest.mark.parametrize(
+    ("second", "verdict"),
+    [
+        (epoch([], length=1), "fail"),
+        (epoch([], ended=False, length=1), "pass"),
+        (epoch([]), "pass"),  # of an iterator, which training makes anew
+    ],
+)
+def test_a_loader_with_a_length_gives_steps_in_each_epoch(second, verdict):
+    seen = {"train": dropping(24), "val": {}}
+    [finding] = judged("edges", edges=[seen], epochs=[[epoch([4], length=1), second]])
+    assert finding.verdict == verdict
+    assert verdict == "pass" or "rank 0 makes no step in epoch 1" in finding.cause
+
+
 @pytest.mark.parametrize(("norms", "verdict"), [([], "pass"), (["bn"], "not decidable")])
 def test_a_model_that_cannot_be_called_is_judged_by_its_norms(norms, verdict):
     edges = {"train": {}, "val": {}, "one": {"unknown": "no way to call it", "norms": norms}}

@@ -73,6 +73,20 @@ class Endless(Stream):
             yield from map(row, torch.randint(33, (8,)).tolist())
 
 
+class Spent:
+    """Gives one iterator in all epochs."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self.steps = len(loader)
+        self.batches = iter(loader)
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[dict]:
+        return self.batches
+
+
 class Many(Rows):
     """Asked for whole batches."""
 
@@ -266,6 +280,8 @@ CASES = [
     bug("edges", "fewer rows than a batch", lambda: load(Rows(6), batch_size=8, drop_last=True)),
     bug("edges", "evaluation drops rows", lambda: train(Rows()), val=dropping),
     bug("edges", "workers drop their shares", lambda: load(Stream(6), drop_last=True)),
+    bug("edges", "a spent iterator", lambda: Spent(load(Rows())), says="no step in epoch 1"),
+    twin("edges", "an iterator for one epoch", lambda: iter([*load(Rows())])),
     twin("edges", "evaluation drops nothing", lambda: train(Rows()), val=exact),
     twin("edges", "training drops a remainder", lambda: train(Rows(26), drop_last=True)),
     twin("edges", "a stream of exact length", lambda: load(Sized())),

@@ -294,9 +294,13 @@ def _uneven(cause: str, joins: bool) -> Finding:
 def edges(seen: Seen, epochs: list[list[Epoch]]) -> Iterable[Finding]:
     """Each rank makes steps, and evaluation loses no sample."""
     findings = []
-    for rank, (first, *_) in enumerate(epochs):
-        if first.ended and not first.batches:
+    for rank, of_rank in enumerate(epochs):
+        empty = _empty_epoch(of_rank)
+        if empty == 0:
             findings.append(failed(f"rank {rank} makes no step", seen["train"]))
+        elif empty is not None:
+            cause = f"rank {rank} makes no step in epoch {empty}, as the loader's iterator is spent"
+            findings.append(failed(cause, fix="make the iterator in __iter__, not in __init__"))
     for name, verdict in (("train", "pass"), ("val", "fail")):
         lost = _dropped(seen[name])
         if lost:
@@ -304,6 +308,16 @@ def edges(seen: Seen, epochs: list[list[Epoch]]) -> Iterable[Finding]:
             cause = f"drop_last=True on the {name} loader loses {lost} of {samples} samples"
             findings.append(Finding("edges", verdict, cause))
     yield from findings or [passed("no sample is lost")]
+
+
+def _empty_epoch(epochs: list[Epoch]) -> int | None:
+    """The first epoch without a step. What has no length may be an iterator, made anew for each
+    epoch."""
+    for number, epoch in enumerate(epochs):
+        is_empty = epoch.ended and not epoch.batches
+        if is_empty and (number == 0 or epoch.length):
+            return number
+    return None
 
 
 def _dropped(loader: Seen) -> int:
