@@ -99,8 +99,9 @@ def test_a_locked_workflow_only_loads_and_says_so(tmp_path: Path, capsys):
     (tmp_path / ".snakemake/locks").mkdir(parents=True)
     ask(lanes_of(), synced)
     (tmp_path / ".snakemake/locks/0.input.lock").write_text("")
-    assert ask(lanes_of(), must_not_sync) == {"g": ["a"]}
-    assert "lock" in capsys.readouterr().err
+    of = lanes_of()
+    assert ask(of, must_not_sync) == ask(of, must_not_sync) == {"g": ["a"]}
+    assert capsys.readouterr().err.count("lock") == 1
 
 
 def test_what_a_killed_run_has_left_keeps_its_partitions(monkeypatch, capsys):
@@ -173,12 +174,14 @@ def test_the_end_of_a_run_is_told_of_each_of_its_lanes_once_and_since_it_began(m
     told = []
     monkeypatch.setattr(status, "say_last", told.append)
     before = time.time()
-    of = lanes.Lanes({"lanes": ["asr", "audit"]}, ROOT, is_main_process=True, dry_run=True)
+    section, asked = {"lanes": ["asr", "audit"]}, Call(place="-s x")
+    of = lanes.Lanes(section, ROOT, is_main_process=True, dry_run=True, asked=asked)
     began = time.time()
     of.say_end(failed=True, logs=["run.log"])
     (run,) = told
     assert (run.lanes, run.failed, run.logs) == (["asr", "audit"], True, ["run.log"])
     assert before <= run.since <= began
+    assert run.report == "snakemake -s x --report report.html"
 
 
 def test_a_lane_whose_target_is_asked_for_is_switched_on():
@@ -204,6 +207,8 @@ def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets
         "quiet": 1,
         "runs": {"a": {"lr": 1, "quiet": 1, "epochs": 2}},
         "model_options": {},
+        "training": {},
+        "path_map": {"/a": "/b"},
         "bench": {"enabled": False, "steps": 3},
         "calibration": {"enabled": True, "steps": 3},
     }
@@ -212,6 +217,8 @@ def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets
         "quiet": 2,
         "runs": {"a": {"lr": 2, "quiet": 2}},
         "model_options": {"hidden": 8},
+        "training": {"lr": 3},
+        "path_map": {},
         "bench": {"enabled": False, "steps": 4},
         "calibration": {"enabled": False, "steps": 4},
         "b": 1,
@@ -220,7 +227,8 @@ def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets
     assert line == ""
     first.success(["manifest", "index"])
     said = "Millrace: speech: cer 0.3 -> 0.2; runs.a.lr 1 -> 2; model_options.hidden not set -> 8; "
-    said += "calibration.enabled True -> False; runs.a.epochs 2 -> not set\n"
+    said += "training.lr not set -> 3; calibration.enabled True -> False; "
+    said += "path_map./a /b -> not set; runs.a.epochs 2 -> not set\n"
     second, line = parse(**new)
     assert line == said
     second.success(["manifest"])
@@ -301,7 +309,7 @@ def test_what_is_said_is_what_the_targets_of_a_stage_make_pending(capsys):
     new = "1 recording new -> 1 of 1 partitions"
     assert said("speech_manifest") == said("results/speech/manifest/a") == said("speech") == new
     make("results/speech/manifest/a", min_duration=1, max_cer=1)
-    assert said("speech_manifest") == said("results/speech/manifest/a") == ""
+    assert said("speech_manifest") == said("results/speech/manifest/other") == ""
     assert (
         said("speech_shards")
         == said("speech_manifest speech")
@@ -501,12 +509,12 @@ def test_a_target_that_ends_before_them_makes_and_says_nothing_of_files_that_are
 def test_notes_of_the_sources_and_of_what_is_pending_are_said_of_their_lane(capsys):
     def noted(*_: object) -> Found:
         assignment = Assignment("assignment.jsonl", 1.0)
-        return Found(lambda write: Partitions(assignment, {}, notes=["of the sources"]))
+        return Found(lambda write: Partitions(assignment, {}, notes=["of \x1b sources"]))
 
     some = lanes_of()
     ask(some, noted)
     some.register_targets("speech", lambda: [], pending_notes=lambda: ["of what is pending"])
-    expected = "Millrace: speech: of the sources\nMillrace: speech: of what is pending\n"
+    expected = r"Millrace: speech: of \x1b sources" + "\nMillrace: speech: of what is pending\n"
     assert capsys.readouterr().err == expected
 
 

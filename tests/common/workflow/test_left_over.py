@@ -39,7 +39,8 @@ time.sleep(1000)
 """
 UNLOCK = "snakemake --unlock"
 check = partial(left_over.check, unlock=UNLOCK)
-FIRST, SECOND = (f"millrace_0000000{number}-1111-2222-3333-444444444444" for number in (1, 2))
+UUID = "00000000-1111-2222-3333-444444444444"
+FIRST, SECOND = f"millrace_{UUID}", f"my-2nd_run_{UUID}"
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +116,9 @@ def queue(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
     for number, answer in enumerate(answers):
         Path(f"answer{number}").write_text(answer)
     count = "n=$(ls asked* 2>/dev/null | wc -l); touch asked$n"
-    script = f"#!/bin/sh\n{count}; cat answer$n; ! grep error answer$n >&2\n"
+    # Other people's jobs are none of ours.
+    mine = 'case "$*" in *--me*) ;; *) exit 1;; esac'
+    script = f"#!/bin/sh\n{mine}; {count}; cat answer$n; ! grep error answer$n >&2\n"
     Path("bin").mkdir()
     Path("bin/squeue").write_text(script)
     Path("bin/squeue").chmod(0o755)

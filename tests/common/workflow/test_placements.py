@@ -38,7 +38,9 @@ class Lane:
         for partition, content in contents.items():
             write(partition, content)
         groups = {"g": list(contents)}
-        return Partitions(assignment, groups, settings=self.settings, placed="stay")
+        files = {"train": ["m.jsonl"]}
+        settings = self.settings
+        return Partitions(assignment, groups, files=files, settings=settings, placed="stay")
 
     def parse(self) -> Sources:
         return sync(self.collect, None, self.folder)
@@ -73,6 +75,8 @@ def test_placements_last_from_the_first_job_on_that_reads_a_partition(lane: Lane
         before.st_ino,
         before.st_mtime_ns,
     )
+    lane.parse()
+    assert not (lane.folder / placements.DRAFT).exists()  # all is kept
 
 
 def test_a_step_by_hand_keeps_them_in_whatever_folder_it_runs(
@@ -137,7 +141,9 @@ def test_an_index_of_an_earlier_version_counts_as_none(lane: Lane):
 def test_after_a_parse_that_found_all_as_it_was_the_settings_are_kept_too(lane: Lane):
     lane.state = "the same"
     first, again = lane.parse(), lane.parse()
-    assert (again.partitions, again.notes) == (first.partitions, first.notes)
+    for sources in (first, again):
+        assert (sources.files, sources.notes) == ({"train": ["m.jsonl"]}, [])
+    assert again.partitions == first.partitions
     lane.read()
     assert lane.rows() == {"a": 0, "b": 1}
     assert json.loads(Path("kept/assignment.settings.json").read_text()) == {"share": 0.5}

@@ -116,12 +116,16 @@ PROGRESS = "0.05 of 0.13 h (38 %), 0:00:09 left, errors 0"
         ),
         (FAILED, f"10:00:00 ERROR a\n10:00:01 INFO {ID}: {PROGRESS}\n", "a"),
         (FAILED, "10:00:00 ERROR a\n10:00:01 WARNING b\n", "a"),
+        (FAILED, "10:00:00 ERROR a\n10:00:01 ERROR b, so the job ends\n", "b, so the job ends"),
+        (FAILED, "10:00:00 ERROR a\udcff.wav: cut\n", "a\N{REPLACEMENT CHARACTER}.wav: cut"),
         (FAILED, "10:00:00 ERROR a\n" + "  its traceback\n" * 1000, "a"),
         (FAILED, "Traceback\nKilled\n", "ended without an error message; last line: Killed"),
     ],
 )
 def test_a_log_says_how_far_a_job_is_or_why_it_failed(run, log, words):
-    write(LOG, 1, log)
+    write(LOG, 1)
+    Path(LOG).write_bytes(log.encode(errors="surrogateescape"))
+    os.utime(LOG, (NOW - 1, NOW - 1))
     write(MARK, 2)
     assert jobs(run)["create_shards"].last_words() == words
 
@@ -269,11 +273,16 @@ def test_a_page_of_an_earlier_run_is_not_opened():
     assert len(ended("speech", NOW - 120)) == 2
 
 
-def test_closing_lines_that_cannot_be_made_fail_no_run(monkeypatch, capsys):
+def test_closing_lines_that_cannot_be_made_fail_no_run_and_none_moves_the_cursor(
+    monkeypatch, capsys
+):
     monkeypatch.setattr(status.atexit, "register", lambda say: say())
     write("results/image/runs/demo/metrics.json", 50, {"first_evaluation": {}})
     status.say_last(status.Ended(["image"], NOW - 60, False, [], REPORT))
     assert capsys.readouterr().err.startswith("Millrace: no summary of the run: ")
+    write(LOG, 50, "10:00:01 ERROR \x1b[2J.wav: cut\n")
+    status.say_last(status.Ended(["speech"], NOW - 60, True, [], REPORT))
+    assert r": \x1b[2J.wav: cut" in capsys.readouterr().err
 
 
 def test_the_closing_lines_of_a_failed_run_name_its_jobs_and_logs():

@@ -293,8 +293,6 @@ class Lanes:
 
     def _stage_of_needed(self, lane: str, owner: str, rest: str) -> str | None:
         """As `_asked_stage`, of a target of another lane, which may need this one."""
-        if rest.startswith("fetch_"):
-            return None
         if owner == "audit" and rest:  # results/audit/<lane>/<run>/...
             return self._stage_of(lane, f"results/{rest}", {})
         if owner == "audit" and lane != "speech":
