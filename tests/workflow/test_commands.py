@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import os
 import re
 import shlex
@@ -202,13 +203,22 @@ def test_a_job_waits_for_what_others_write(dry_run: list[Job], rule, wildcards, 
 
 
 @pytest.mark.parametrize("inputs", [SpeechInputs, AsrInputs, MusicInputs, ImageInputs])
-def test_a_lane_tells_the_parse_all_that_its_inputs_know(inputs):
+def test_a_lane_tells_the_parse_and_its_rules_all_that_its_inputs_know(inputs):
     lane = inputs.__name__.removesuffix("Inputs").lower()
     text = (ROOT / f"rules/{lane}.smk").read_text()
     (registered,) = re.findall(r"LANES\.register_targets\((.*)\)", text)
     names = set(re.findall(rf"{lane.upper()}\.(\w+)", registered))
     known = {"targets", "stages", "listed", "pending_notes"}
     assert names == {name for name in known if hasattr(inputs, name)}
+    # Each function that is asked with the wildcards of a job is asked by a rule.
+    asked = set(re.findall(rf"\b{lane.upper()}\.(\w+)", text))
+    functions = {name for name, value in vars(inputs).items() if inspect.isfunction(value)}
+    with_wildcards = {
+        name
+        for name in functions
+        if "wildcards" in inspect.signature(vars(inputs)[name]).parameters
+    }
+    assert {name for name in with_wildcards - asked if not name.startswith("_")} == set()
     # The merge, or the job that makes what the index lists, makes again what is lost.
     assert re.findall(r'LANES\.remaking\("(\w+)"', text) == [lane]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ class Lane:
 
     def __init__(self) -> None:
         self.names = ["a", "b"]
-        self.settings: dict[str, float] = {"share": 0.5}
+        self.settings: dict[str, Any] = {"share": 0.5}
         self.state = ""
         self.folder, self.file = Path("results/partitions"), Path("kept/assignment.jsonl")
 
@@ -114,10 +115,10 @@ def test_what_a_dry_run_placed_and_is_gone_is_not_kept(lane: Lane):
 def test_new_settings_count_for_new_items_and_are_kept_with_the_next_job(lane: Lane):
     lane.parse()
     lane.read()
-    lane.settings = {"share": 0.7}
+    lane.settings = {"share": {"train": 0.7}}
     lane.state = "as it was at the last parse"
     for _ in range(2):
-        assert lane.parse().notes == ["share 0.5 -> 0.7: stay"]
+        assert lane.parse().notes == ["share 0.5 -> train 0.7: stay"]
     draft = json.loads((lane.folder / placements.DRAFT).read_text())
     assert [Path(path).name for path in draft] == ["assignment.settings.json"]
     lane.read()
