@@ -323,7 +323,7 @@ def test_splits_and_addresses_of_an_index_that_lacks_some(tmp_path: Path) -> Non
         [write_manifest(tmp_path / "shards/index.parquet", rows)], {}, transcript="asr_transcript"
     )
     assert {manifest.split: manifest.rows for manifest in manifests} == {"train": 0, "dev": 13}
-    with pytest.raises(MillraceError, match="no train row is left of 0"):
+    with pytest.raises(MillraceError, match=r"left of 0\. No segment of that split is"):
         buckets.build(manifests, None, tmp_path / "out", BucketChoices())
     assert {row["reason"] for row in rejects(tmp_path / "out")} == {"not_a_file", "tar_missing"}
 

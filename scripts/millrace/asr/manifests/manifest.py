@@ -68,6 +68,9 @@ class Manifest(abc.ABC):
     # Whether rows come with offset and size of their member, so that no tar index is needed.
     has_offsets: ClassVar[bool] = False
 
+    # What to do if no row of a split is there.
+    without_rows: ClassVar[str] = "The manifest has no rows: write it again"
+
     @abc.abstractmethod
     def scan_file(self, file: int) -> set[str]:
         """Add a file's `rows`, `ranges` and `repaired`; return the tars it names, resolved."""
