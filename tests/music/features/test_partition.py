@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import pickle
@@ -59,6 +58,13 @@ def test_values_that_are_no_linear_magnitudes_are_refused(tmp_path, reason, chan
     tracks = scanned(tmp_path, mm=["ab"], contract=PUBLISHED)
     assert [(track.id, track.refused) for track in tracks] == [(ID, reason)] * 2
     assert all(track.problem for track in tracks)
+
+
+@pytest.mark.parametrize("reason, factor", [("not_finite", 1e300), ("constant", 1e-60)])
+def test_float64_is_judged_as_the_float32_that_is_read(tmp_path, reason, factor):
+    with h5_file(tmp_path) as h5:
+        add_group(h5, ID, cqt(1).astype("<f8") * factor)
+    assert only(scanned(tmp_path)).refused == reason
 
 
 @pytest.mark.parametrize("storage", [{}, {"compression": "gzip"}])
@@ -551,12 +557,19 @@ def test_duplicates_are_refused_and_one_is_chosen_for_good(tmp_path):
         add_group(a, ID, cqt(1)), add_group(b, ID, cqt(2))
     for folder in ("AB", "ab"):
         write_mm(tmp_path, ID, cqt(3).T, folder=folder)
-    tracks = scanned(tmp_path, ["b.h5", "a.h5"], ["AB", "ab"])
     roots, contract = {"h5": str(tmp_path), "mm": str(tmp_path)}, Contract()
     files = ["a.h5", "b.h5", f"AB/{ID}.mm", f"ab/{ID}.mm"]
-    for prefer, order in (("h5", files), ("mm", files[2:] + files[:2])):
-        again = [dataclasses.replace(track) for track in tracks]
-        rejects = merge(tmp_path / "i", again, roots, contract, prefer)
+    # The JSONL names the second of each kind.
+    named = {"b.h5": [Record(ID, h5="b.h5")], "ab": [Record(ID, mm=f"ab/{ID}.mm")]}
+    named_first = ["b.h5", "a.h5", f"ab/{ID}.mm", f"AB/{ID}.mm"]
+    for prefer, records, order in (
+        ("h5", {}, files),
+        ("mm", {}, files[2:] + files[:2]),
+        ("h5", named, named_first),
+        ("mm", named, named_first[2:] + named_first[:2]),
+    ):
+        tracks = scanned(tmp_path, ["b.h5", "a.h5"], ["AB", "ab"], records=records)
+        rejects = merge(tmp_path / "i", tracks, roots, contract, prefer)
         assert [(track.refused, track.file) for track in rejects] == [
             ("duplicate_id", file) for file in order[1:]
         ]

@@ -46,7 +46,9 @@ def read_file(
         for number in dict.fromkeys(["", *(record.id for record in records)]):
             yield Track(number, H5, file).refuse("file_unreadable", first_line(error))
         return
+    pointed_to = {record.id for record in records}
     for track in tracks:
+        track.is_pointed_to = track.id in pointed_to
         track.size = status.st_size
         track.mtime_ns = status.st_mtime_ns
         yield track

@@ -49,8 +49,8 @@ def merge(
     """Write the index of all usable tracks of all partitions; return those refused here:
     duplicates, and what the model of `contract` cannot take.
 
-    Of one id the track of the preferred source wins, then the first file by path. Raises
-    MillraceError if nothing is left.
+    Of one id the track of the preferred source wins, then that of the file that the JSONL names,
+    then the first file by path. Raises MillraceError if nothing is left.
     """
     usable, rejects = _usable(tracks, contract, prefer)
     if not usable:
@@ -76,7 +76,8 @@ def _usable(
     """Tracks by id, and those that are refused here."""
 
     def rank(track: Track) -> tuple:
-        return track.id, track.source != prefer, track.file, track.key
+        is_unnamed = not track.is_pointed_to
+        return track.id, track.source != prefer, is_unnamed, track.file, track.key
 
     usable: dict[str, Track] = {}
     rejects = []

@@ -43,7 +43,7 @@ def read_folder(
     for file in sorted(files | ids_of.keys()):
         ids = ids_of.get(file, [Path(file).stem])
         for number in ids:
-            track = Track(number, MM, file)
+            track = Track(number, MM, file, is_pointed_to=file in ids_of)
             try:
                 if len(ids) > 1:
                     raise Refused("shared_file", f"{len(ids)} mm_path of the JSONL lead to it")

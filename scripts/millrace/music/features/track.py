@@ -68,7 +68,8 @@ class Track:
     `pitch` the values from one row to the next; `first` is the first frame in a shared array. In
     `chunks` `addresses` is the grid of chunks that holds the track, row by row, `pitch` its
     columns, and `first` counts from it. `refused` is a slug, `problem` says it in words. `crc` is
-    the CRC-32 of the values as they are stored, 0 in a table of an earlier build.
+    the CRC-32 of the values as they are stored, 0 in a table of an earlier build. `is_pointed_to`
+    says that the JSONL names this file for the recording.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Track:
     size: int = -1
     mtime_ns: int = -1
     crc: int = 0
+    is_pointed_to: bool = False
 
     def refuse(self, reason: str, problem: str) -> Track:
         """Itself, refused for this reason (the first one given stays)."""
@@ -107,6 +109,7 @@ def _schema() -> pa.Schema:
     kinds = {
         "str": pa.string(),
         "int": pa.int64(),
+        "bool": pa.bool_(),
         "float": pa.float64(),
         "Sequence[int]": pa.list_(pa.int64()),
     }
