@@ -32,7 +32,7 @@ class PathMap:
         example = f", for example {self.example} does not" if self.example else ""
         lines = []
         for old in sorted(self.unmatched):
-            problem = f"{key}: none of the {paths} starts with {old or '/'}/{example}"
+            problem = f"{key}: none of the {paths} starts with {old}/{example}"
             lines.append(f"{problem}. Mend the prefix, or remove it")
         return lines
 
