@@ -7,7 +7,7 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millrace.asr.calibration.memory_model import (
@@ -70,29 +70,47 @@ def test_one_bucket_alone_predicts_its_own_batches():
     model = MemoryModel(1.5, 0.02, 0.0, 0.0)
     points = [Point(n, 9.9, 120, model.predict(n, 9.9, 120)) for n in (4, 8, 16)]
     assert fit(points).predict(32, 9.9, 120) == pytest.approx(model.predict(32, 9.9, 120), rel=1e-6)
+    assert astuple(fit(points)) == pytest.approx(astuple(model), abs=1e-9), "with the fewest terms"
     assert fit(points[:1]).predict(4, 9.9, 120) == pytest.approx(points[0].peak_gb)
 
 
-@given(models, st.floats(0.2, 25), st.floats(1.01, 4), st.integers(0, 400), st.integers(1, 500))
+@given(
+    models,
+    st.floats(0.2, 25),
+    st.floats(1.01, 4),
+    st.integers(0, 400),
+    st.integers(1, 500),
+    st.floats(0.6, 3),
+)
+@example(MemoryModel(2.0, 1e-4, 0.0, 2e-3), 2.0, 2.0, 200, 20, 0.99975)
 def test_no_batch_within_a_budget_is_predicted_above_the_limit(
-    model, shortest, spread, characters, rows
+    model, shortest, spread, characters, rows, share
 ):
+    """`share`: of what the calibrated rows take; above 1 where the rows have ended the search."""
     longest = shortest * spread
-    limit, lengths = model.predict(rows, longest, characters), np.linspace(shortest, longest, 97)
+    batch = model.predict(rows, longest, characters) - model.fixed_gb
+    limit = model.fixed_gb + share * batch
+    lengths = np.linspace(shortest, longest, 97)
     most = BatchBudget(**budget_of(model, limit, rows, shortest, longest, characters)).most_rows(
         lengths
     )
     predicted = model.fixed_gb + most * model.per_sample(lengths, characters)
-    assert predicted.max() <= limit * 1.001
+    # A row alone is always let in.
+    assert predicted.max() <= max(limit, model.predict(1, longest, characters)) * 1.001
     # And nothing is given away: the longest fill their calibrated batch but for the rounding.
     assert (most >= most[-1]).all() and most[-1] <= rows
 
 
-def test_shorter_samples_get_larger_batches():
-    limits = budget_of(MemoryModel(2.0, 0.05, 0.001, 0.0), 14.0, 20, 5.0, 10.0, 0)
-    assert BatchBudget(**limits).most_rows(np.array([5.0, 10.0])).tolist() == [43, 20], (
-        "12 GB are free: 0.275 GB for 5 s, 0.6 GB for 10 s"
-    )
+@pytest.mark.parametrize(
+    ("squared", "limit", "rows"),
+    [
+        (0.001, 14.0, [43, 20]),  # 12 GB are free: 0.275 GB for 5 s, 0.6 GB for 10 s
+        (0.0, 12.0, [40, 20]),  # 10 GB: 0.25 and 0.5
+    ],
+)
+def test_shorter_samples_get_larger_batches(squared, limit, rows):
+    limits = budget_of(MemoryModel(2.0, 0.05, squared, 0.0), limit, 20, 5.0, 10.0, 0)
+    assert BatchBudget(**limits).most_rows(np.array([5.0, 10.0])).tolist() == rows
 
 
 def test_a_model_that_says_nothing_leaves_the_calibrated_rows():

@@ -13,13 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.asr.calibration import steps, trial, worst_case
-from millrace.asr.calibration.steps import soak_steps
+from millrace.asr.calibration.steps import TrialSteps, soak_steps, worst_batch
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning import planner
 from millrace.asr.planning.cut import BatchBudget, batch_cost
-from millrace.asr.planning.plan import ChosenSteps
+from millrace.asr.planning.plan import ChosenSteps, Plan
+from millrace.asr.training.options import TrainOptions
+from millrace.asr.training.task import AsrTask
 from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import is_out_of_memory, says_out_of_memory
+from millrace.common.training.settings import LoopSettings
+from millrace.common.training.task import MicroBatch
 from tests import forks
 from tests.asr import calibration_corpus as corpus
 
@@ -83,6 +87,97 @@ def test_a_soak_of_all_buckets_visits_all():
     plan = soak_plan([short, long, np.zeros(0)], 4, 20)
     rows = {int(row) for step in range(len(plan)) for row in plan.batch(step, 0)}
     assert min(rows) < 400 <= max(rows)
+
+
+def test_a_soak_visits_evenly_spaced_steps_and_the_heaviest_of_every_bucket():
+    """Of ten steps on two ranks: the heaviest batches are those of rank 1 in the steps 3 and 6."""
+    rows = np.ones((10, 2), np.int64)
+    rows[3, 1] = 5
+    rows[4] = 4
+    rows[6, 1] = 3
+    bucket = np.zeros((10, 2), np.int64)
+    bucket[5:] = 1
+    longest = np.full(20, 2.0)
+    offsets = np.concatenate([[0], rows.ravel().cumsum()])
+    plan = Plan(
+        2, 42, 0, np.arange(rows.sum()), offsets, longest, longest, bucket.ravel(), np.empty((0, 2))
+    )
+    soak = soak_steps(itertools.repeat(plan), 13)
+    assert [number for _, number in soak_steps(itertools.repeat(plan), 2).chosen] == [0, 3, 6, 9]
+    assert [number for _, number in soak.chosen] == [*range(10), 0, 4, 9]
+
+
+class Scripted:
+    """A meter with a peak for every step, or an error, and updates that only say what was done."""
+
+    limit = 8.0
+
+    def __init__(self, trial_steps: TrialSteps, peaks: list[float | Exception]) -> None:
+        self.model = trial_steps.updates.model
+        self.peaks = iter(peaks)
+        self.done: list[str | bool] = []
+        trial_steps.meter = trial_steps.updates = self
+        trial_steps.steps = 0
+
+    def begin(self) -> None:
+        self.done.append("begin")
+
+    def peak(self) -> float:
+        peak = next(self.peaks)
+        if isinstance(peak, Exception):
+            raise peak
+        return peak
+
+    def facts(self) -> dict:
+        return {"retries": 2}
+
+    def clear(self) -> None:
+        self.done.append("clear")
+
+    def forward(self, batch: MicroBatch, more: bool) -> None:
+        batch.weight = 1.0
+        self.done.append(more)
+
+    def backward(self, loss: None, batch: object, more: bool) -> None:
+        pass
+
+    def apply(self, *arguments: object) -> None:
+        self.done.append("apply")
+
+
+def test_what_a_trial_says_of_its_steps(tmp_path):
+    config = corpus.write(tmp_path, {"b_0_1": (6, 0.2, 0.3), "b_1_2": (8, 1.2, 1.4)})
+    options = TrainOptions(bucket_dir=str(config.parent), model_options=corpus.MODEL_OPTIONS)
+
+    def answers() -> list:
+        task = AsrTask(options, "cpu")
+        trial_steps = TrialSteps(task, LoopSettings(device="cpu", grad_acc=3), 4.0)
+        model = trial_steps.updates.model
+        batches = [worst_batch(task, model, [13, 12], [6], rows) for rows in (1, 2, 3, 4)]
+        scripted = Scripted(trial_steps, [3.0, 5.0, 5.0, 4.0])
+        found: list = [trial_steps.run(batches), scripted.done]
+        Scripted(trial_steps, [3.0, 9.0, 9.0])
+        found.append(trial_steps.run(batches, stop=True))
+        Scripted(trial_steps, [3.0, MemoryError()])
+        found.append(trial_steps.run(batches))
+        scripted = Scripted(trial_steps, [3.0, 9.0])
+        found += [trial_steps.soak(1, 4, 2), scripted.done]
+        Scripted(trial_steps, [RuntimeError("mat1 and mat2 shapes cannot be multiplied")])
+        with pytest.raises(RuntimeError, match="mat1"):
+            trial_steps.run(batches)
+        return found
+
+    whole, done, stopped, over, soak, soaked = forks.answered(answers)
+    longest = RowTable.open(config.parent).rows([13])[0].duration_s
+    heaviest = whole["heaviest"]
+    assert (heaviest["step"], heaviest["rows"]) == (2, 2), "the first of equal peaks"
+    assert heaviest["characters"] == len("number 6 said and more")
+    assert heaviest["seconds"] == pytest.approx(longest, abs=1e-3)
+    assert (whole["steps"], whole["retried"], stopped["steps"]) == (4, True, 2)
+    assert over["oom"] and over["heaviest"] == {**heaviest, "step": over["steps"] + 1}
+    # Two batches stand for any number that is accumulated.
+    assert done == ["clear", True, False, "apply"] * 4
+    assert soaked[0] == "begin" and soak["heaviest"]["seconds"] > 1.2
 
 
 @pytest.mark.parametrize(

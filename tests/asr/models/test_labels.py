@@ -18,6 +18,7 @@ from millrace.common.errors import MillraceError
         ("Hello,  WORLD!", "hello world"),
         ("Désolé, je n’ai pas", "désolé je n'ai pas"),
         ("'quoted' dogs'", "quoted dogs"),
+        ("n\u02bca n\uff07a n\u0060a n\u00b4a", "n'a n'a n'a n'a"),
         ("Straße ﬁn", "strasse fin"),
         ("дабл-в Ещё", "дабл в ещё"),
         ("e\u0301te\u0301", "été"),
@@ -32,6 +33,7 @@ def test_normalise(text, expected):
 
 def test_normalise_can_keep_case_and_punctuation():
     assert normalise("Hello,  World’s!", case_fold=False, punctuation=True) == "Hello, World's!"
+    assert normalise("a\u200bb\u00ad, c\td", punctuation=True) == "ab, c d"
 
 
 @given(st.text())
@@ -63,6 +65,7 @@ def test_ctc_paths():
     vocabulary = Characters("abl")
     a, b, l = 1, 2, 3  # noqa: E741
     assert vocabulary.collapse([0, a, a, 0, b, l, l, 0, l, 0]) == "abll"
+    assert Characters(" ab").collapse([1, 2, 1, 0, 1, 3, 1]) == "a b"
 
 
 @pytest.mark.parametrize("pad", [0, 9])  # 9 is the end token

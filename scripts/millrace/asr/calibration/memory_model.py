@@ -130,7 +130,7 @@ def budget_of(
     hold the most audio, on average over the lengths. If the model says nothing of a batch, only
     rows are limited.
     """
-    lengths = np.linspace(max(min(shortest, longest), 0.01), longest, 256)
+    lengths = np.linspace(max(shortest, 0.01), longest, 256)
     per_row = model.per_sample(lengths, characters)
     budget: dict[str, float | int | None] = {"seconds": None, "cost": None, "rows": rows}
     if not per_row.max() > 0 or limit_gb <= model.fixed_gb:

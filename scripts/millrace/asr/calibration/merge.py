@@ -127,8 +127,7 @@ def _points(calibration: Calibration) -> list[Point]:
     points = []
     for trial in calibration["trials"]:
         shape = trial["heaviest"]
-        is_measured = trial.get("step_peak_gb") and not trial.get("retried")
-        if is_measured and shape.get("rows"):
+        if trial.get("step_peak_gb") and not trial.get("retried"):
             peak = trial["step_peak_gb"]
             points.append(Point(shape["rows"], shape["seconds"], shape["characters"], peak))
     return points
