@@ -21,6 +21,7 @@ from millrace.common.error_rates import ErrorCounts, count_errors, error_rates, 
         # An empty reference: jiwer would give the number of insertions.
         ("", "", 0.0, 0.0),
         (" ", "\n", 0.0, 0.0),
+        (" ", "x y", 1.0, 1.0),
         ("", "x y", 1.0, 1.0),
     ],
 )
@@ -35,6 +36,7 @@ def test_counts_of_many_pairs_are_sums():
     pairs = zip(references, hypotheses, strict=True)
     assert counts == sum((count_errors([a], [b]) for a, b in pairs), ErrorCounts())
     assert (counts.cer, counts.wer) == (12 / 11, 3 / 5)
+    assert count_errors(["a"], ["b c d"]).wer == 3.0
     assert count_errors([], []) == ErrorCounts() and ErrorCounts().cer == ErrorCounts().wer == 0.0
 
 

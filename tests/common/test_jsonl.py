@@ -82,6 +82,7 @@ NOTHING = (b"", b" \n\t", b"\0" * 4096, b"\xef\xbb\xbf", b"\xef\xbb\xbf \r\n")
         ('{"a": "größer"}'.encode("latin-1"), ENCODING, "UTF-8"),
         ('{"a": "ä"}'.encode("utf-16"), ENCODING, "not in UTF-8.*convert the file to UTF-8"),
         (b"[" + b"[]," * 2_000_000 + b"1]", DAMAGED, "5 MiB that hold 2,000,001 lists and objects"),
+        (b"[" + b"{}," * 2_000_000 + b"1]", DAMAGED, "5 MiB that hold 2,000,001 lists and objects"),
     ],
 )
 def test_what_cannot_be_read_has_a_reason_and_its_place_is_told(raw, reason, words):

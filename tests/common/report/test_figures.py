@@ -102,6 +102,7 @@ def test_numbers_for_people() -> None:
         0.75: "45 min",
         1.99: "119 min",
         1.995: "2.0 h",
+        9.96 / 60: "10 min",
     }
     hours |= {99.96: "100 h", 1234.4: "1,234 h", 61000: "61,000 h"}
     assert {value: figures.human_hours(value) for value in hours} == hours

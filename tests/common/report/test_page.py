@@ -63,5 +63,6 @@ def test_columns_with_numbers_are_set_right_and_first_cells_are_headings(tmp_pat
 
 
 def test_a_row_of_the_wrong_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="1 cells for 2 columns"):
-        Table("c", ["a", "b"], [["only one"]])
+    for rows, total in (([["only one"]], []), ([], ["only one"])):
+        with pytest.raises(ValueError, match="1 cells for 2 columns"):
+            Table("c", ["a", "b"], rows, total)
