@@ -146,14 +146,14 @@ class Scripted:
 
 
 def test_what_a_trial_says_of_its_steps(tmp_path):
-    config = corpus.write(tmp_path, {"b_0_1": (6, 0.2, 0.3), "b_1_2": (8, 1.2, 1.4)})
+    config = corpus.write(tmp_path, {"b_0_1": (8, 0.2, 0.3), "b_1_2": (8, 1.2, 1.4)})
     options = TrainOptions(bucket_dir=str(config.parent), model_options=corpus.MODEL_OPTIONS)
 
     def answers() -> list:
         task = AsrTask(options, "cpu")
         trial_steps = TrialSteps(task, LoopSettings(device="cpu", grad_acc=3), 4.0)
         model = trial_steps.updates.model
-        batches = [worst_batch(task, model, [13, 12], [6], rows) for rows in (1, 2, 3, 4)]
+        batches = [worst_batch(task, model, [15, 14], [8], rows) for rows in (1, 2, 3, 4)]
         scripted = Scripted(trial_steps, [3.0, 5.0, 5.0, 4.0])
         found: list = [trial_steps.run(batches), scripted.done]
         Scripted(trial_steps, [3.0, 9.0, 9.0])
@@ -168,10 +168,10 @@ def test_what_a_trial_says_of_its_steps(tmp_path):
         return found
 
     whole, done, stopped, over, soak, soaked = forks.answered(answers)
-    longest = RowTable.open(config.parent).rows([13])[0].duration_s
+    longest = RowTable.open(config.parent).rows([15])[0].duration_s
     heaviest = whole["heaviest"]
     assert (heaviest["step"], heaviest["rows"]) == (2, 2), "the first of equal peaks"
-    assert heaviest["characters"] == len("number 6 said and more")
+    assert heaviest["characters"] == len("number 8 said and more")
     assert heaviest["seconds"] == pytest.approx(longest, abs=1e-3)
     assert (whole["steps"], whole["retried"], stopped["steps"]) == (4, True, 2)
     assert over["oom"] and over["heaviest"] == {**heaviest, "step": over["steps"] + 1}
