@@ -8,6 +8,7 @@ import os
 import struct
 import tracemalloc
 
+import av
 import numpy as np
 import pytest
 import soundfile
@@ -19,6 +20,7 @@ from millrace.common.loading.decode import (
     cancel,
     decode,
     decode_channels,
+    decode_flac,
     flac_samples,
 )
 from tests.asr.audio_tars import RATE, by_ffmpeg, encoded, noise, silence_as
@@ -96,9 +98,14 @@ def test_containers_that_soundfile_cannot_read(form):
 
 def test_samples_that_no_flac_of_this_size_can_hold_are_not_believed():
     raw = bytearray(encoded(noise(1000, 1)))
-    assert flac_samples(bytes(raw)) == 1000
-    raw[22:26] = b"\xff" * 4
+    only_block = bytes(raw[:4]) + b"\x80" + bytes(raw[5:])
+    assert flac_samples(bytes(raw)) == flac_samples(only_block) == 1000
+    raw[21:26] = bytes([raw[21] | 0x0F]) + b"\xff" * 4
     assert flac_samples(bytes(raw)) == 0
+    with pytest.raises(DecodeError, match="1000 of 68719476735 samples"):
+        decode(bytes(raw))
+    with pytest.raises(DecodeError, match="header or the first frame"):
+        decode_flac(encoded(noise(1000, 1)), np.empty(999, np.float32))
 
 
 def test_a_webm_without_its_end_is_truncated():
@@ -114,9 +121,10 @@ def test_a_webm_without_its_end_is_truncated():
 )
 def test_whole_numbers_and_floats_of_a_mov_are_the_same_samples(codec, scale):
     samples = noise(5000, 1)[:, 0] // scale * scale
-    assert np.array_equal(
-        decode_channels(by_ffmpeg("mov", codec, samples))[0][:, 0], samples / np.float32(32768)
-    )
+    frames, _ = decode_channels(by_ffmpeg("mov", codec, samples))
+    assert np.array_equal(frames[:, 0], samples / np.float32(32768))
+    left, right = decode_channels(by_ffmpeg("mov", codec, samples, "stereo"))[0].T
+    assert np.array_equal(left, right)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +202,39 @@ def test_wav_as_found_in_the_wild():
     half_a_sample_more = wav(body + b"\x01")
     for raw in (*variants, piped, half_a_sample_more):
         assert np.array_equal(decode(raw), expected)
+    frames_of_two = wav(body).replace(struct.pack("<HH", 2, 16), struct.pack("<HH", 4, 16), 1)
+    assert np.array_equal(decode(frames_of_two), expected)  # as soundfile: by channels and bits
     stereo = wav(body[: 5000 * 2], channels=2)
     assert np.array_equal(decode(stereo), reference(stereo).mean(axis=1))
+
+
+def test_sizes_of_containers_as_found_in_the_wild():
+    samples = noise(9000, 1)
+    expected = samples[:, 0].astype(np.float32) / 32768
+    padded = bytearray(encoded(samples, "AIFF"))
+    padded[7] += 1  # the last byte, which only pads, is not there
+    unfilled = [bytearray(encoded(samples, name)) for name in ("W64", "RF64")]
+    unfilled[0][16:24] = unfilled[1][20:28] = b"\xff" * 8
+    for raw in (padded, *unfilled):
+        assert np.array_equal(decode(bytes(raw)), expected)
+    # A lossy container only estimates its length.
+    half = ORIGINALS["MP3"][: len(ORIGINALS["MP3"]) // 2]
+    assert 0 < len(decode(half)) < 2500
+
+
+def test_the_video_beside_the_sound_may_be_longer():
+    sink = io.BytesIO()
+    with av.open(sink, "w", format="mp4") as out:
+        video = out.add_stream("mpeg4", rate=10, width=16, height=16)
+        audio = out.add_stream("aac", rate=RATE, layout="mono")
+        picture = av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8), format="rgb24")
+        for _ in range(40):
+            out.mux(video.encode(picture))
+        silence = np.zeros((1, 1024), np.float32)
+        frame = av.AudioFrame.from_ndarray(silence, format="fltp", layout="mono")
+        frame.rate = RATE
+        out.mux([*video.encode(None), *audio.encode(frame), *audio.encode(None)])
+    assert len(decode(sink.getvalue())) < RATE
 
 
 WAV = encoded(noise(3000, 2), "WAV")
@@ -224,7 +263,7 @@ WAV = encoded(noise(3000, 2), "WAV")
         (encoded(noise(3000, 1), "WAV", "FLOAT"), "over_full_scale"),
         (encoded(np.array([0.1, -100.5]), "WAV", "FLOAT"), "over_full_scale"),
         (encoded(noise(3000, 1), rate=10), "damaged"),
-        (encoded(noise(9000, 1), "AIFF")[:9000], "truncated"),
+        (encoded(noise(9000, 1), "AIFF")[:-4], "truncated"),
         (encoded(noise(9000, 1), "W64")[:9000], "truncated"),
         (encoded(noise(9000, 1), "RF64")[:9000], "truncated"),
     ],
@@ -238,6 +277,11 @@ def test_what_cannot_be_decoded_has_a_reason(raw, reason):
 
 def test_a_float_may_be_a_hundred_times_full_scale():
     assert decode(encoded(np.array([0.1, -100.0]), "WAV", "FLOAT")).min() == -100
+
+
+def test_a_flac_that_says_its_length_is_refused_before_it_is_decoded():
+    with pytest.raises(DecodeError, match=r"more than 1\.00 s of sound"):
+        decode(encoded(noise(2 * RATE, 1)), max_seconds=1.0)
 
 
 def test_no_cut_of_a_flac_is_taken_for_the_whole():
