@@ -4,11 +4,13 @@ loaded."""
 from __future__ import annotations
 
 import json
+import math
 import os
 
 import pytest
 import torch
 
+from millrace.asr.models.base import meter_counts
 from millrace.asr.models.ctc_base import prepared_labels
 from millrace.asr.models.registry import build, load
 from millrace.common.errors import MillraceError
@@ -100,3 +102,18 @@ def test_counts_for_the_meters():
     alone = [model.prepare(batch([seconds])).counts["flops"] for seconds in (2.0, 1.0)]
     assert counts["flops"] == sum(alone)
     assert counts["flops"] < counts["padded_flops"] < 1.4 * counts["flops"]
+    # A batch may be wider than its longest clip.
+    assert meter_counts([16_000], 32_000, [1])["padded_audio_seconds"] == 2.0
+
+
+def test_a_model_may_have_several_layers():
+    deep = small(layers=3)
+    loss, _ = deep(deep.prepare(batch([2.0])))
+    assert math.isfinite(loss) and deep.parameter_count > small().parameter_count
+
+
+def test_the_loss_of_no_clip_is_0_whatever_the_weights_are():
+    model = small()
+    for weights in model.parameters():
+        weights.data.fill_(math.nan)
+    assert model.zero_loss() == 0

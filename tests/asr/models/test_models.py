@@ -321,9 +321,10 @@ def test_all_that_is_moved_to_the_device_is_pinned_and_the_audit_sees_what_is_no
     made = PrepareInWorker(preparer)(batch([3.0, 2.0], TEXTS[:2], ["en", "en"]))
     sent = pickle.loads(pickle.dumps(made))  # as from a worker to the thread that pins
 
-    moved = Prepared.of(sent).tensors
-    alone = preparer(batch([3.0, 2.0], TEXTS[:2], ["en", "en"])).tensors
-    assert moved.keys() == alone.keys()
+    received = Prepared.of(sent)
+    moved = received.tensors
+    alone = preparer(batch([3.0, 2.0], TEXTS[:2], ["en", "en"]))
+    assert received.counts == alone.counts and moved.keys() == alone.tensors.keys()
     assert all(torch.equal(tensor, alone[part]) for part, tensor in moved.items())
 
     pinned = pin(sent)
