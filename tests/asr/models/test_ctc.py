@@ -109,7 +109,7 @@ def test_counts_for_the_meters():
 def test_a_model_may_have_several_layers():
     deep = small(layers=3)
     loss, _ = deep(deep.prepare(batch([2.0])))
-    assert math.isfinite(loss) and deep.parameter_count > small().parameter_count
+    assert math.isfinite(loss.detach()) and deep.parameter_count > small().parameter_count
 
 
 def test_the_loss_of_no_clip_is_0_whatever_the_weights_are():
