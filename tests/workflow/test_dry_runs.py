@@ -394,6 +394,11 @@ def test_a_country_that_is_not_there_is_an_error_in_one_line(tmp_path: Path):
             "Millrace: config.yaml, line 2: the file is not valid YAML",
         ),
         (
+            "speech: {}\nspeech: {max_cer: 1}\n",
+            {},
+            "  config.yaml: duplicate key speech (lines 1 and 2)",
+        ),
+        (
             "{}",
             {"training": {"device": "cuda"}, "runs": {"a": {}}},
             "Millrace: asr: asr.training.device is cuda",
@@ -484,6 +489,7 @@ def test_a_failed_job_on_a_terminal_shows_its_message_and_its_log(tmp_path: Path
         "✗ Failed: Check the segments of malta-train-1-00000 (speech_generate_manifest)\n" in text
     )
     log = "── logs/speech/generate_manifest/malta-train-1-00000.log\n"
+    assert "Millrace: failed: speech_generate_manifest malta-train-1-00000: " in text
     assert log in text and "Unknown level: 'LOUD'" in text.partition(log)[2]
 
 
