@@ -134,6 +134,23 @@ def test_a_recording_that_ends_early_is_damaged_though_one_packet_is_nothing(tmp
         decode(path)
 
 
+ID3 = b"ID3\4\0\0\0\0\1\0" + bytes(128)
+
+
+@pytest.mark.parametrize(
+    "tag, rate, channels", [(b"", 44_100, 1), (ID3, 44_100, 2), (b"", 16_000, 1)]
+)
+def test_an_mp3_that_is_cut_is_damaged(tmp_path, tag, rate, channels):
+    path = tmp_path / "a.mp3"
+    soundfile.write(path, tone(5)[:, :channels], rate)
+    raw = tag + path.read_bytes()
+    path.write_bytes(raw)
+    assert len(decode(path)) > 16_000
+    path.write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(Refused, match=r"it is cut: [\d,]+ bytes of [\d,]+ are there"):
+        decode(path)
+
+
 def test_a_wav_that_is_cut_is_damaged_and_one_from_a_pipe_is_not(tmp_path):
     path = tmp_path / "a.wav"
     soundfile.write(path, tone(20), RATE)

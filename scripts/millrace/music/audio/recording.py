@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,8 @@ LOWEST = 32.70  # Hz
 HOP_SECONDS = HOP / RATE
 _ESTIMATED = ("mp3", "aac")  # containers whose length FFmpeg guesses
 _MAX_LOST = 0.02  # of a recording's packets or seconds
+_XING_PLACES = (13, 21, 36)  # in an MP3's first frame: by its version and channels
+_XING_END = 36 + 16
 _UNSTATED = 0x7FFFF000  # bytes: a WAV that was written to a pipe says so many, or more
 # A small file may hold days of silence. No music takes fewer bytes a second, but for its pauses.
 _LEAST_BYTES_PER_SECOND = 1000
@@ -58,7 +61,7 @@ def decode(path: str | os.PathLike) -> np.ndarray:
             if not container.streams.audio:
                 raise Refused("no_audio", "the file has no audio")
             size = os.path.getsize(path)
-            _check_riff(path, size)
+            _check_whole(path, size)
             is_guessed = container.format.name in _ESTIMATED
             duration = None if is_guessed else container.duration
             stated = duration / av.time_base if duration else 0.0
@@ -89,6 +92,12 @@ def decode(path: str | os.PathLike) -> np.ndarray:
     return samples
 
 
+def _check_whole(path: str | os.PathLike, size: int) -> None:
+    """Raise Refused for a file that says that it was longer."""
+    _check_riff(path, size)
+    _check_xing(path, size)
+
+
 def _check_riff(path: str | os.PathLike, size: int) -> None:
     """Raise Refused for a WAV that is cut: FFmpeg takes what is left of it for the whole."""
     with open(path, "rb") as handle:
@@ -96,6 +105,27 @@ def _check_riff(path: str | os.PathLike, size: int) -> None:
     stated = 8 + int.from_bytes(head[4:], "little")
     if head[:4] == b"RIFF" and size < (1 - _MAX_LOST) * stated and stated < _UNSTATED:
         raise Refused("damaged", f"it is cut: {size:,} bytes of {stated:,} are there")
+
+
+def _check_xing(path: str | os.PathLike, size: int) -> None:
+    """Raise Refused for an MP3 that is cut, if its first frame says how many bytes there are."""
+    with open(path, "rb") as handle:
+        tag = handle.read(10)
+        start = 0
+        if tag[:3] == b"ID3":
+            for byte in tag[6:]:
+                start = start << 7 | byte & 0x7F
+            start += len(tag)
+        handle.seek(start)
+        frame = handle.read(_XING_END)
+    if frame[:1] != b"\xff":
+        return
+    for place in _XING_PLACES:
+        name, flags, _, stated = struct.unpack_from(">4sIII", frame.ljust(_XING_END, b"\0"), place)
+        states_both = flags & 3 == 3  # frames, then bytes
+        if name in (b"Xing", b"Info") and states_both and size - start < (1 - _MAX_LOST) * stated:
+            words = f"it is cut: {size - start:,} bytes of {stated:,} are there"
+            raise Refused("damaged", words)
 
 
 def _check_length(seconds: float, size: int) -> None:
