@@ -509,3 +509,6 @@ def test_a_run_says_what_it_made_and_the_next_dry_run_what_the_config_changes(tm
     plan = changed.plan("image_records")
     assert plan.said == ["Millrace: image: on_leak reject -> keep"]
     assert [job.wildcards for job in plan.jobs] == ["split=train"]
+    elsewhere = Workflow(folder, lanes=["image"], image={"raw_data_dir": str(folder)})
+    said = elsewhere.plan("image_records").said
+    assert said == [f"Millrace: image: raw_data_dir . -> {folder}"]

@@ -56,7 +56,7 @@ class ImageInputs(RunInputs):
     @property
     def stages(self) -> dict[str, Stage]:
         """What a target makes that is not all of the lane."""
-        return {"records": Stage(self.records, ("records", "on_leak"))}
+        return {"records": Stage(self.records, ("raw_data_dir", "records", "on_leak"))}
 
     @property
     def listed(self) -> Listed:

@@ -23,7 +23,7 @@ from millrace.image.records.folder import EXPECTED, read_tree
 from millrace.image.records.options import RecordOptions
 
 # Keys whose effect is said otherwise, or that no job reads.
-QUIET_KEYS = {"raw_data_dir", "partition_images"}
+QUIET_KEYS = {"partition_images"}
 REMEDY = "run `snakemake image_fetch_demo` for the demo, or set image.raw_data_dir"
 DEMO_ROOT = Path("resources/image/demo")
 

@@ -52,7 +52,7 @@ class MusicInputs(RunInputs):
     @property
     def stages(self) -> dict[str, Stage]:
         """What a target makes that is not all of the lane."""
-        keys = "contract", "prefer", "on_leak"
+        keys = "h5_root", "mm_root", "contract", "prefer", "on_leak"
         return {"index": Stage(self.index, keys)}
 
     @property

@@ -28,7 +28,7 @@ from millrace.music.features.metadata import Metadata, Record, place_records, re
 from millrace.music.features.roots import H5_ENDINGS, Root, split_files
 
 # Keys whose effect is said otherwise, or that no job of the index reads.
-QUIET_KEYS = {"h5_root", "mm_root", "jsonl", "splits"}
+QUIET_KEYS = {"jsonl", "splits"}
 REMEDY = "run `snakemake music_fetch_demo` for the demo, or set music.h5_root or music.mm_root"
 _VERSION = 5  # of the partition files
 DEMO = Path("resources/music/demo")
