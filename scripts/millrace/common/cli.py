@@ -83,6 +83,9 @@ def parser(doc: str | None, module: ModuleSpec | str | None) -> argparse.Argumen
     )
 
 
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FREE_SPACE = "the disk is full. Free space and run the same command again"
+
 Main = Callable[[argparse.Namespace], int | None]
 
 
@@ -133,11 +136,10 @@ def step(
 def _line_for(error: RuntimeError | OSError) -> str | None:
     """What the user can mend of an error that no step names; None for a defect of ours."""
     if isinstance(error, RuntimeError):
-        lost = processes.lost_worker(error)
-        return str(lost) if lost else None
+        return _line_of_library(error)
     where = error.filename or "the output folder"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{where}: the disk is full. Free space and run the same command again"
+    if error.errno in _DISK_FULL:
+        return f"{where}: {_FREE_SPACE}"
     if not error.filename:
         return None
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -145,6 +147,14 @@ def _line_for(error: RuntimeError | OSError) -> str | None:
     if error.errno in (errno.ENOENT, errno.EIO):
         return f"{where}: {error.strerror}. {remade(where)}"
     return None
+
+
+def _line_of_library(error: RuntimeError) -> str | None:
+    """As `_line_for`, of what HDF5 raises when it closes a file, and torch."""
+    if any(f"errno = {number}," in str(error) for number in _DISK_FULL):
+        return f"the output folder: {_FREE_SPACE}"
+    lost = processes.lost_worker(error)
+    return str(lost) if lost else None
 
 
 def hyphenated(typed: list[str]) -> list[str]:
