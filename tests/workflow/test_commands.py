@@ -282,8 +282,20 @@ CUT = ["generate_manifest", "create_shards", "merge_shards"]
             ["build_tar_indices", "build_bucket_manifests"],
             {"source", "manifest_dir", "tar_root"},
         ),
-        ("music", "index", MusicInputs({}, Sources()), ["merge_feature_index"], {"contract"}),
-        ("image", "records", ImageInputs({}, Sources()), ["merge_records"], {"records"}),
+        (
+            "music",
+            "index",
+            MusicInputs({}, Sources()),
+            ["merge_feature_index"],
+            {"h5_root", "mm_root", "contract"},
+        ),
+        (
+            "image",
+            "records",
+            ImageInputs({}, Sources()),
+            ["merge_records"],
+            {"raw_data_dir", "records"},
+        ),
     ],
 )
 def test_steps_are_given_each_key_of_their_stage_and_no_other(
