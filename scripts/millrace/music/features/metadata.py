@@ -27,7 +27,7 @@ _NAMES = {
     "shape": "shape",
 }
 _NOTHING = {
-    "h5": "h5_chunk {!r} is no HDF5 file below {}",
+    "h5": "h5_chunk {!r} is no single HDF5 file below {}",
     "mm": "mm_path {!r} is no file in a folder of two characters below {}",
 }
 _VIDEO = re.compile(r"(?:[?&]v=|youtu\.be/|/(?:embed|live|shorts|v)/)([^&#?/]+)", re.IGNORECASE)

@@ -21,6 +21,8 @@ from millrace.music.features.index import FeatureIndex
 from millrace.music.features.metadata import ID_NAMES, first
 from millrace.music.features.roots import split_name
 
+_REMEDY = "Set music.splits (path.splits of a training) to the .train, .val and .test files"
+
 
 @dataclass
 class Split:
@@ -55,13 +57,12 @@ def read_split(path: str | os.PathLike, name: str) -> Split:
         cliques, _ = jsonl.loads(raw)
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-        raise MillraceError(problem, where, "Set path.splits") from None
+        raise MillraceError(problem, where, _REMEDY) from None
     except jsonl.BadJson as error:
         raise MillraceError(str(error), where, "Bring the file again") from None
     if not _are_cliques(cliques):
         problem = "not a split: cliques, each a list of versions with youtube_id, are expected"
-        remedy = "Set path.splits to the .train, .val and .test files"
-        raise MillraceError(problem, where, remedy)
+        raise MillraceError(problem, where, _REMEDY)
     json.loads(raw, strict=False, parse_int=str, object_pairs_hook=partial(_once, where=where))
     return Split(split_name(name), where, cliques)
 
