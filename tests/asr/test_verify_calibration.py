@@ -41,6 +41,7 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
     verified = json.loads(output.read_text())
     assert verified["world_size"] == 2 and [rank["rank"] for rank in verified["ranks"]] == [0, 1]
     assert verified["steps"] in (6, 7, 8) and 0.1 < verified["peak_memory_gb"] < 16
+    assert verified["peak_memory_gb"] == max(rank["peak_gb"] for rank in verified["ranks"])
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ def test_the_temporary_of_a_living_writer_is_left_alone(tmp_path: Path):
 
 def test_temporaries_of_other_hosts_and_files_are_left_alone(tmp_path: Path):
     others = [".table.csv.elsewhere-1.partial", ".table.csv2.host-1.partial", ".table.csv.partial"]
+    others += [f".table.csv.{atomic._HOST}-{end}" for end in ("99999999", "copy.partial")]
     for name in others:
         (tmp_path / name).write_text("")
     atomic.write_text(tmp_path / "table.csv", "new")

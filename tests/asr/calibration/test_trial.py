@@ -218,6 +218,27 @@ def test_a_trial_that_is_far_too_large_ends_in_order(tmp_path):
     assert over["oom"] and "memory" in over["message"]
 
 
+@pytest.mark.parametrize(
+    ("death", "is_oom"),
+    [
+        ("echo std::bad_alloc >&2; exit 134", True),
+        ("kill -9 $$", True),
+        ("kill -6 $$", False),
+    ],
+)
+def test_a_trial_that_dies_for_lack_of_memory_is_an_answer(tmp_path, monkeypatch, death, is_oom):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ncat > /dev/null\n{death}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(trial.sys, "executable", str(python))
+    if not is_oom:
+        with pytest.raises(MillraceError, match="exited with code -6"):
+            trial.ask({})
+        return
+    answer = trial.ask({})
+    assert answer["oom"] and "exited with code" in answer["message"]
+
+
 def test_what_is_no_lack_of_memory_is_an_error(tmp_path):
     config = corpus.write(tmp_path, {"b_0_1": (2, 0.2, 0.3)}, broken={0, 1})
     request = corpus.request(config, "b_0_1", "worst", 4.0, 2, 2)

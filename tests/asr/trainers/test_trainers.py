@@ -208,6 +208,18 @@ def test_a_second_call_of_train_begins_anew_and_rates_are_of_rows(tmp_path, leng
         assert metrics["train_samples_per_second"] == pytest.approx(rows / runtime, rel=0.01)
 
 
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_the_weight_counts_also_where_the_outputs_are_asked_for(tmp_path, weight):
+    trainer = PlannedTrainer(
+        Tiny(),
+        arguments(tmp_path),
+        train_dataset=open_loader(corpus(tmp_path), transform=inputs),
+    )
+    batch = {"x": torch.ones(2, 1), "loss_weight": weight}
+    loss, outputs = trainer.compute_loss(trainer.model, batch, return_outputs=True)
+    assert loss == weight * outputs["loss"] and outputs["loss"] > 0
+
+
 def test_the_weight_of_a_batch_leaves_it_where_it_is_taken():
     batch = {"x": 1, "loss_weight": 0.0}
     assert (take_weight(batch), batch) == (0.0, {"x": 1})
