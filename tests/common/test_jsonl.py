@@ -132,14 +132,18 @@ def test_numbers_are_whole_within_64_bits_and_floats_beyond_in_both_readers(numb
 
 def test_lines_have_their_numbers_and_bad_ones_do_not_stop_the_rest(tmp_path: Path):
     path = tmp_path / "x.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n   \n{"a": 2\n{"a": NaN}\n\0\0\n[3]\n{"a": 4}')
-    rows = list(jsonl.lines(path))
-    assert [number for number, _, _ in rows] == [1, 4, 5, 6, 7, 8]
+    path.write_bytes(
+        b'\xef\xbb\xbf{"a": 1}\r\n\r\n   \n{"a": 2\n{"a": NaN}\n\0\0\n\xff\xfe\n[3]\n{"a": 4}'
+    )
+    sizes: list[int] = []
+    rows = list(jsonl.lines(path, sizes.append))
+    assert sum(sizes) == path.stat().st_size
+    assert [number for number, _, _ in rows] == [1, 4, 5, 6, 7, 8, 9]
     assert rows[0][1:] == ({"a": 1}, ["json_bom"])
     assert isinstance(rows[1][1], jsonl.BadJson) and rows[1][1].reason == "json_damaged"
     assert rows[2][2] == ["json_nan"]
     assert isinstance(rows[3][1], jsonl.BadJson) and rows[3][1].reason == "json_empty"
-    assert [rows[4][1], rows[5][1]] == [[3], {"a": 4}]
+    assert [rows[5][1], rows[6][1]] == [[3], {"a": 4}]  # after bytes that begin a UTF-16 file
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
@@ -150,6 +154,32 @@ def test_a_utf_16_file_of_lines_is_named_as_such(tmp_path: Path, encoding):
     )
     ((number, bad, _),) = jsonl.lines(path)
     assert number == 1 and bad.reason == "json_encoding" and "UTF-16" in str(bad)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[1"])
+def test_a_file_that_can_be_made_anew_may_be_missing_or_damaged(tmp_path: Path, content):
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_text(content)
+    assert jsonl.read_or("default", path) == "default"
+    path.write_text("[1]")
+    assert jsonl.read_or("default", path) == [1]
+
+
+@pytest.mark.parametrize(
+    ("size", "changed", "is_seen"),
+    [(3, 2, True), (7, 4, True), (8, 5, True), (20, 1, True), (20, 18, True), (20, 10, False)],
+)
+def test_the_digest_of_head_and_tail_is_of_both_and_reads_no_more(
+    tmp_path: Path, size, changed, is_seen
+):
+    content = bytearray(size)
+    digests = set()
+    for value in (0, 1):
+        content[changed] = value
+        (tmp_path / "x").write_bytes(content)
+        digests.add(jsonl.head_tail_digest(str(tmp_path / "x"), block=4))
+    assert (len(digests) == 2) is is_seen
 
 
 @given(rows=st.lists(JSON, max_size=8))
