@@ -275,9 +275,11 @@ def test_ranks_that_share_a_model_are_refused_and_a_part_of_an_epoch_is_one_of_u
     loader = open_loader(corpus(tmp_path), transform=inputs)
     chosen = arguments(tmp_path, num_train_epochs=1.5, max_steps=2)
     PlannedTrainer(Tiny(), chosen, train_dataset=loader)
-    monkeypatch.setattr(PlannedTrainer, "get_tp_size", lambda trainer: 2)
-    with pytest.raises(MillraceError, match="ranks that share a model"):
-        PlannedTrainer(Tiny(), chosen, train_dataset=loader)
+    for size in ("get_tp_size", "get_cp_size", "get_sp_size"):
+        with monkeypatch.context() as patched:
+            patched.setattr(PlannedTrainer, size, lambda trainer: 2)
+            with pytest.raises(MillraceError, match="ranks that share a model"):
+                PlannedTrainer(Tiny(), chosen, train_dataset=loader)
 
 
 def test_a_checkpoint_without_the_loaders_state_is_refused(tmp_path):
