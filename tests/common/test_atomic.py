@@ -141,7 +141,9 @@ def disk_calls(monkeypatch) -> list[tuple[str, str]]:
 
 def test_a_file_is_on_disk_before_it_gets_its_name_and_so_is_the_name(tmp_path: Path, monkeypatch):
     calls = disk_calls(monkeypatch)
+    open_files = os.listdir("/proc/self/fd")
     atomic.write_bytes(tmp_path / "file", b"x")
+    assert os.listdir("/proc/self/fd") == open_files
     (first, partial), second, third = calls
     assert first == "fsync" and second == ("rename", partial) and third == ("fsync", str(tmp_path))
 
