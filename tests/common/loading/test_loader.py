@@ -65,6 +65,7 @@ def steps(loader: BatchLoader) -> list[tuple[int, int]]:
 
 def test_another_epoch_begins_at_its_first_step_whatever_was_begun_or_resumed():
     loader = loader_of(start_step=2)
+    assert len(loader) == 1
     assert steps(loader) == [(0, 2)]
     loader.set_epoch(1)
     assert steps(loader) == [(1, 0), (1, 1), (1, 2)]
@@ -86,3 +87,11 @@ def test_the_first_batch_of_a_process_is_checked_and_no_other():
     steps(loader)
     steps(loader)
     assert loader.dataset.checked == [0]
+
+
+def test_a_request_names_the_rows_of_the_next_batch_of_its_worker():
+    data: Any = Data()
+    data.plan = Steps(0)
+    first, *others = BatchLoader(data, 2)._feed
+    assert list(first.following) == [4, 5]
+    assert [request.following for request in others] == [None, None]
