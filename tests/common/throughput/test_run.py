@@ -40,15 +40,16 @@ def written(
 
 def test_the_first_of_three_lines_is_not_steady_and_the_padding_is_of_all(tmp_path):
     first = window(
-        2, 100.0, 10, counts={"samples": 10, "audio_seconds": 2.0, "padded_audio_seconds": 20.0}
+        2, 105.0, 10, counts={"samples": 10, "audio_seconds": 2.0, "padded_audio_seconds": 20.0}
     )
-    lines = [first, window(4, 10.0, 10), window(6, 10.0, 30)]
+    waiting = {"data_wait": 0.65, "forward": 0.35}
+    lines = [first, window(4, 5.0, 10, time_share=waiting), window(6, 15.0, 30)]
     steps = [{"step": step, "seconds": 5.0} for step in range(1, 7)]
     run = written(tmp_path / "a", *lines, steps=steps)
     assert run.rate("samples") == 40 / 20
     assert run.padding("audio_seconds") == pytest.approx(1 - 20 / 40)
     assert [step["step"] for step in run.steady_steps] == [3, 4, 5, 6]
-    assert run.shares["data_wait"] == pytest.approx(0.25)
+    assert run.shares["data_wait"] == pytest.approx(0.35)
     assert sum(run.shares.values()) == pytest.approx(1.0) and run.samples == 50.0
     two = written(tmp_path / "b", *lines[:2], steps=steps)
     assert two.rate("samples") == 20 / 110 and len(two.steady_steps) == 6
