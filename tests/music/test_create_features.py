@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import struct
 from pathlib import Path
 
 import av
@@ -13,6 +15,7 @@ import pytest
 import soundfile
 
 from millrace.common import jsonl
+from millrace.music.audio import recording
 from millrace.music.audio.chunks import audio_files
 from millrace.music.audio.recording import decode
 from millrace.music.create_features import main
@@ -149,6 +152,28 @@ def test_an_mp3_that_is_cut_is_damaged(tmp_path, tag, rate, channels):
     path.write_bytes(raw[: len(raw) // 2])
     with pytest.raises(Refused, match=r"it is cut: [\d,]+ bytes of [\d,]+ are there"):
         decode(path)
+
+
+@pytest.mark.parametrize(
+    ("begin", "name", "flags", "bytes_more", "is_cut"),
+    [
+        (b"\xff", b"Xing", 3, 100, True),
+        (b"\xff", b"Info", 15, 100, True),
+        (b"\xff", b"Info", 3, 1, False),  # what is missing is next to nothing
+        (b"\xff", b"Info", 1, 100, False),  # the number of frames only
+        (b"\xff", b"Info", 2, 100, False),  # it would stand in another place
+        (b"\xff", b"LAME", 3, 100, False),
+        (b"\0", b"Xing", 3, 100, False),
+    ],
+)
+def test_only_the_first_frame_of_an_mp3_says_how_many_bytes_there_are(
+    tmp_path, begin, name, flags, bytes_more, is_cut
+):
+    path = tmp_path / "a.mp3"
+    header = struct.pack(">4sIII", name, flags, 5, 1000 + bytes_more)
+    path.write_bytes((begin + bytes(20) + header).ljust(1000, b"\0"))
+    with pytest.raises(Refused) if is_cut else contextlib.nullcontext():
+        recording._check_whole(path, 1000)
 
 
 def test_a_wav_that_is_cut_is_damaged_and_one_from_a_pipe_is_not(tmp_path):

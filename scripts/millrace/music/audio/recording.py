@@ -93,39 +93,49 @@ def decode(path: str | os.PathLike) -> np.ndarray:
 
 
 def _check_whole(path: str | os.PathLike, size: int) -> None:
-    """Raise Refused for a file that says that it was longer."""
-    _check_riff(path, size)
-    _check_xing(path, size)
-
-
-def _check_riff(path: str | os.PathLike, size: int) -> None:
-    """Raise Refused for a WAV that is cut: FFmpeg takes what is left of it for the whole."""
+    """Raise Refused for a file that says that it was longer: FFmpeg takes what is left of it for
+    the whole."""
     with open(path, "rb") as handle:
-        head = handle.read(8)
-    stated = 8 + int.from_bytes(head[4:], "little")
-    if head[:4] == b"RIFF" and size < (1 - _MAX_LOST) * stated and stated < _UNSTATED:
-        raise Refused("damaged", f"it is cut: {size:,} bytes of {stated:,} are there")
-
-
-def _check_xing(path: str | os.PathLike, size: int) -> None:
-    """Raise Refused for an MP3 that is cut, if its first frame says how many bytes there are."""
-    with open(path, "rb") as handle:
-        tag = handle.read(10)
-        start = 0
-        if tag[:3] == b"ID3":
-            for byte in tag[6:]:
-                start = start << 7 | byte & 0x7F
-            start += len(tag)
-        handle.seek(start)
+        head = handle.read(10)
+        tag_size = _tag_size(head)
+        handle.seek(tag_size)
         frame = handle.read(_XING_END)
+    stated = _riff_size(head) or _xing_size(frame)
+    there = size - tag_size
+    if there < (1 - _MAX_LOST) * stated:
+        raise Refused("damaged", f"it is cut: {there:,} bytes of {stated:,} are there")
+
+
+def _riff_size(head: bytes) -> int:
+    """The bytes that a WAV says it has; 0 if it does not say, or is none."""
+    stated = 8 + int.from_bytes(head[4:8], "little")
+    if head[:4] == b"RIFF" and stated < _UNSTATED:
+        return stated
+    return 0
+
+
+def _tag_size(head: bytes) -> int:
+    """The bytes of the ID3 tag that a file begins with: its head, and four times 7 bits."""
+    if head[:3] != b"ID3":
+        return 0
+    size = 0
+    for byte in head[6:]:
+        size = size << 7 | byte & 0x7F
+    return len(head) + size
+
+
+def _xing_size(frame: bytes) -> int:
+    """The bytes from the first frame of an MP3 on, by that frame; 0 if it does not say, or is
+    none."""
     if frame[:1] != b"\xff":
-        return
+        return 0
+    padded = frame.ljust(_XING_END, b"\0")
     for place in _XING_PLACES:
-        name, flags, _, stated = struct.unpack_from(">4sIII", frame.ljust(_XING_END, b"\0"), place)
+        name, flags, _, stated = struct.unpack_from(">4sIII", padded, place)
         states_both = flags & 3 == 3  # frames, then bytes
-        if name in (b"Xing", b"Info") and states_both and size - start < (1 - _MAX_LOST) * stated:
-            words = f"it is cut: {size - start:,} bytes of {stated:,} are there"
-            raise Refused("damaged", words)
+        if name in (b"Xing", b"Info") and states_both:
+            return stated
+    return 0
 
 
 def _check_length(seconds: float, size: int) -> None:
