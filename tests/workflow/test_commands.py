@@ -304,6 +304,9 @@ def test_steps_are_given_each_key_of_their_stage_and_no_other(
     rules = {f"{lane}_{step}" for step in steps}
     given = [keys_given(job) for job in dry_run if job.rule in rules]
     assert set().union(*given) == {*inputs.stages[stage].keys} - of_the_parse
+    # What decides on a stage is said when it changes.
+    sources = importlib.import_module(f"millrace.{lane}.sources")
+    assert sources.QUIET_KEYS.isdisjoint(inputs.stages[stage].keys)
 
 
 def test_every_parser_knows_its_own_command_and_explains_every_option(jobs: dict[str, dict]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from millrace.audit.checks.findings import LONGER, Check, judge, load
+from millrace.audit.checks.findings import LONGER, Check, Finding, judge, load, passed
 from millrace.audit.checks.run import audit
 from millrace.audit.probes import contract, edges, methods, model
 from millrace.audit.probes.memory import bound
@@ -403,10 +404,17 @@ def test_samples_that_drop_last_loses_are_counted_by_the_shares_of_the_ranks(sam
     assert finding.cause == (words if lost else "no sample is lost")
 
 
-def test_a_check_that_raises_takes_no_other_finding_away():
-    def broken(seen: dict) -> None:
-        raise ZeroDivisionError("of the check")
+def raises_at_once(seen: dict) -> None:
+    raise ZeroDivisionError("of the check")
 
+
+def raises_on_the_way(seen: dict) -> Iterator[Finding]:
+    yield passed("")
+    raise ZeroDivisionError("of the check")
+
+
+@pytest.mark.parametrize("broken", [raises_at_once, raises_on_the_way])
+def test_a_check_that_raises_takes_no_other_finding_away(broken):
     checks = [Check("DP7", ("edges",), broken), *load(["edges"])]
     seen = {"train": dropping(24), "val": {}}
     results = {"edges": Result("ok", [seen], {}, 1.0), "epochs": Result("ok", [], {}, 1.0)}

@@ -99,8 +99,8 @@ def test_a_locked_workflow_only_loads_and_says_so(tmp_path: Path, capsys):
     (tmp_path / ".snakemake/locks").mkdir(parents=True)
     ask(lanes_of(), synced)
     (tmp_path / ".snakemake/locks/0.input.lock").write_text("")
-    of = lanes_of()
-    assert ask(of, must_not_sync) == ask(of, must_not_sync) == {"g": ["a"]}
+    locked = lanes_of()
+    assert ask(locked, must_not_sync) == ask(locked, must_not_sync) == {"g": ["a"]}
     assert capsys.readouterr().err.count("lock") == 1
 
 

@@ -621,7 +621,9 @@ def test_a_table_holds_all_facts_and_is_the_same_bytes_again(tmp_path):
     with h5_file(tmp_path) as h5:
         add_group(h5, ID, cqt(1), chunks=(50, 30))
         add_group(h5, "zzz", cqt(1, bins=3))
-    tracks = scanned(tmp_path)
+    [file] = tmp_path.glob("*.h5")
+    tracks = scanned(tmp_path, records={file.name: [Record(ID, h5=file.name)]})
+    assert [track.is_pointed_to for track in tracks] == [True, False]
     write_tracks(tmp_path / "1.parquet", tracks)
     write_tracks(tmp_path / "2.parquet", tracks[::-1])
     assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()

@@ -432,7 +432,7 @@ def _check_rows(splits: list[_Split], output_dir: Path) -> None:
         if is_needed and not ledger.rows_out:
             where = split.manifest.files[0]
             problem = f"no {split.name} row is left of {ledger.rows_in}"
-            remedy = split.manifest.without_rows
+            remedy = split.manifest.remedy_without_rows
             if ledger.rows_in:
                 where = output_dir / "rejects.jsonl"
                 problem += f": {ledger.reasons()}"

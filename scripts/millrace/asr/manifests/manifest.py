@@ -69,7 +69,7 @@ class Manifest(abc.ABC):
     has_offsets: ClassVar[bool] = False
 
     # What to do if no row of a split is there.
-    without_rows: ClassVar[str] = "The manifest has no rows: write it again"
+    remedy_without_rows: ClassVar[str] = "The manifest has no rows: write it again"
 
     @abc.abstractmethod
     def scan_file(self, file: int) -> set[str]:

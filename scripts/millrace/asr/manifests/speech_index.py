@@ -20,7 +20,7 @@ class Reader(parquet.Reader):
     """The rows of one split; `transcript` is the column to train on."""
 
     has_offsets = True
-    without_rows = (
+    remedy_without_rows = (
         "No segment of that split is in the shards: shards/<country>_rejects.csv list what was "
         "left out, and speech.assignment_file says which recordings the split has"
     )
