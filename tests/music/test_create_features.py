@@ -45,6 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     soundfile.write(root / "b/a.flac", tone(), RATE)
     soundfile.write(root / "silence.wav", np.zeros(RATE * 2), RATE)
     soundfile.write(root / "short.wav", tone(0.4), RATE)
+    soundfile.write(root / "opposite.wav", tone()[:, :1] * [1, -1], RATE)
     soundfile.write(root / "nan.wav", np.full(RATE * 2, np.nan), RATE, subtype="FLOAT")
     whole = (root / "b/a.flac").read_bytes()
     (root / "cut.flac").write_bytes(whole[: len(whole) // 2])
@@ -75,7 +76,7 @@ def run(folder: Path, *flags: str, threads: int = 1) -> int:
 
 def test_every_recording_has_features_or_a_reason(made):
     ledger = jsonl.read(made / "ledger.json")
-    assert (ledger["rows_in"], ledger["rows_out"]) == (13, 2)
+    assert (ledger["rows_in"], ledger["rows_out"]) == (14, 2)
     rejects = {
         row["audio"]: row["reason"] for row in map(json.loads, (made / "rejects.json").open())
     }
@@ -89,6 +90,7 @@ def test_every_recording_has_features_or_a_reason(made):
         "empty.ogg": "undecodable",
         "playlist.mp3": "undecodable",  # it would give the features of another file
         "short.wav": "too_short",
+        "opposite.wav": "opposite_channels",
         "silence.wav": "constant",
         "text.mp3": "undecodable",
     }

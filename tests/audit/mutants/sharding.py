@@ -280,7 +280,7 @@ CASES = [
     bug("edges", "fewer rows than a batch", lambda: load(Rows(6), batch_size=8, drop_last=True)),
     bug("edges", "evaluation drops rows", lambda: train(Rows()), val=dropping),
     bug("edges", "workers drop their shares", lambda: load(Stream(6), drop_last=True)),
-    bug("edges", "a spent iterator", lambda: Spent(load(Rows())), says="no step in epoch 1"),
+    bug("edges", "a spent iterator", lambda: Spent(load(Rows())), says="none in epoch 1"),
     twin("edges", "an iterator for one epoch", lambda: iter([*load(Rows())])),
     twin("edges", "evaluation drops nothing", lambda: train(Rows()), val=exact),
     twin("edges", "training drops a remainder", lambda: train(Rows(26), drop_last=True)),

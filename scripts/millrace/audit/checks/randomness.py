@@ -299,8 +299,9 @@ def edges(seen: Seen, epochs: list[list[Epoch]]) -> Iterable[Finding]:
         if empty == 0:
             findings.append(failed(f"rank {rank} makes no step", seen["train"]))
         elif empty is not None:
-            cause = f"rank {rank} makes no step in epoch {empty}, as the loader's iterator is spent"
-            findings.append(failed(cause, fix="make the iterator in __iter__, not in __init__"))
+            cause = f"rank {rank} makes steps in epoch 0 and none in epoch {empty}"
+            fix = "if the loader's iterator is spent, make it in __iter__, not in __init__"
+            findings.append(failed(cause, fix=fix))
     for name, verdict in (("train", "pass"), ("val", "fail")):
         lost = _dropped(seen[name])
         if lost:

@@ -88,10 +88,7 @@ def decode_mono(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarray, 
 
 
 def cancel(channels: list[np.ndarray]) -> bool:
-    """Whether two channels cancel each other: their sum is 30 dB below them.
-
-    One is wired wrongly then: no two microphones, and no stereo mix, are so opposite.
-    """
+    """Whether two channels cancel each other: one is wired wrongly then."""
     if len(channels) != 2:
         return False
     zero = 128 if channels[0].dtype == np.uint8 else 0
@@ -99,9 +96,14 @@ def cancel(channels: list[np.ndarray]) -> bool:
     if len(left) < _MIN_CHANNEL_SAMPLES:
         return False
     with np.errstate(over="ignore", invalid="ignore"):
-        loudness = np.dot(left, left) + np.dot(right, right)
         both = left + right
-        return bool(loudness > 0 and np.dot(both, both) < 1e-3 * loudness)
+        return are_opposite(np.dot(left, left) + np.dot(right, right), np.dot(both, both))
+
+
+def are_opposite(loudness: float, of_sum: float) -> bool:
+    """Whether the sum of two channels is 30 dB below them, by their sums of squares: no two
+    microphones, and no stereo mix, are so opposite."""
+    return bool(loudness > 0 and of_sum < 1e-3 * loudness)
 
 
 # Containers that know the number of their samples.

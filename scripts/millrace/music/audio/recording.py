@@ -6,10 +6,12 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from millrace.common.loading.decode import are_opposite
 from millrace.music.features.decisions import check_values
 from millrace.music.features.track import Refused
 
@@ -33,6 +35,30 @@ _PAUSES = 600  # seconds
 _FORMATS = "aac,aiff,asf,flac,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mp3,ogg,w64,wav"
 
 
+@dataclass
+class _Stereo:
+    """Sums of squares of two channels, and of their sum. Other numbers of channels add nothing."""
+
+    to_floats: av.AudioResampler
+    loudness: float = 0.0
+    of_sum: float = 0.0
+
+    def add(self, frame: av.AudioFrame) -> None:
+        if frame.layout.nb_channels != 2:
+            return
+        for block in self.to_floats.resample(frame):
+            channels = block.to_ndarray()
+            both = channels.sum(axis=0)
+            self.loudness += float(np.vdot(channels, channels))
+            self.of_sum += float(np.vdot(both, both))
+
+    def check(self) -> None:
+        """Raise Refused for channels of which the mix is next to nothing."""
+        if are_opposite(self.loudness, self.of_sum):
+            words = "the two channels cancel each other: write it anew with one of them"
+            raise Refused("opposite_channels", words)
+
+
 def _opened(path: str | os.PathLike) -> av.container.InputContainer:
     """The file by its descriptor, so that no name is taken for a protocol or a format."""
     import av
@@ -51,7 +77,7 @@ def _opened(path: str | os.PathLike) -> av.container.InputContainer:
 
 def decode(path: str | os.PathLike) -> np.ndarray:
     """float32 samples (n,) of a recording, mono at 16 kHz. Raises Refused if it is damaged or
-    cut, or lasts longer than sound in so few bytes can."""
+    cut, lasts longer than sound in so few bytes can, or if its channels cancel each other."""
     import av
 
     blocks: list[np.ndarray] = []
@@ -62,11 +88,10 @@ def decode(path: str | os.PathLike) -> np.ndarray:
                 raise Refused("no_audio", "the file has no audio")
             size = os.path.getsize(path)
             _check_whole(path, size)
-            is_guessed = container.format.name in _ESTIMATED
-            duration = None if is_guessed else container.duration
-            stated = duration / av.time_base if duration else 0.0
+            stated = _stated_seconds(container)
             _check_length(stated, size)
             resampler = av.AudioResampler("flt", "mono", RATE)
+            stereo = _Stereo(av.AudioResampler("fltp"))
             for packet in container.demux(container.streams.audio[0]):
                 packets += 1
                 try:
@@ -75,6 +100,7 @@ def decode(path: str | os.PathLike) -> np.ndarray:
                     damaged += 1
                     continue
                 for frame in frames:
+                    stereo.add(frame)
                     blocks += [out.to_ndarray()[0] for out in resampler.resample(frame)]
                     decoded += frame.samples
                     _check_length(decoded / frame.sample_rate, size)
@@ -87,9 +113,17 @@ def decode(path: str | os.PathLike) -> np.ndarray:
     if damaged > _MAX_LOST * packets or seconds < (1 - _MAX_LOST) * stated:
         words = f"{damaged} of {packets} packets cannot be decoded"
         raise Refused("damaged", f"{words}; {seconds:.1f} s of {stated:.1f} s are left")
-    if seconds < 1:
-        raise Refused("too_short", f"{seconds:.2f} s; one second is the least")
+    stereo.check()
     return samples
+
+
+def _stated_seconds(container: av.container.InputContainer) -> float:
+    """What the container says it lasts; 0 if it does not say."""
+    import av
+
+    if container.format.name in _ESTIMATED or not container.duration:
+        return 0.0
+    return container.duration / av.time_base
 
 
 def _check_whole(path: str | os.PathLike, size: int) -> None:
@@ -153,8 +187,12 @@ def cqt(samples: np.ndarray) -> np.ndarray:
 
 
 def features(path: str | os.PathLike) -> np.ndarray:
-    """The CQT of a recording. Raises Refused if there is none, or silence only."""
+    """The CQT of a recording. Raises Refused if there is none, or silence only, or less
+    than a second."""
     samples = decode(path)
+    seconds = len(samples) / RATE
+    if seconds < 1:
+        raise Refused("too_short", f"{seconds:.2f} s; one second is the least")
     if not np.isfinite(samples).all():
         raise Refused("not_finite", "samples are NaN or infinite")
     magnitudes = cqt(samples)
