@@ -310,6 +310,8 @@ def test_a_broken_partition_file_is_one_clear_line(tmp_path, content, capsys):
     assert build_tar_indices.main(["--partition", str(tmp_path / "p.json"), *flags]) == 1
     assert "not a partition of tars" in capsys.readouterr().err
     assert build_tar_indices.main(["--partition", str(tmp_path / "none.json"), *flags]) == 1
+    assert build_tar_indices.main(flags) == 1
+    assert "are of one partition" in capsys.readouterr().err
 
 
 def test_read_only_folders_and_names_that_are_not_utf_8(tmp_path):

@@ -279,6 +279,10 @@ BASE_256 = header(b"big", 0, at_124=b"\x80" + (700).to_bytes(11, "big")) + padde
 # Content, and (name, kind, bytes) of its members.
 DIALECTS = {
     "base-256 size": (BASE_256, [(b"big", FILE, body_of(700))]),
+    "blank size": (
+        header(b"empty", 0, at_124=b" " * 12) + header(b"z", 1) + padded(b"z"),
+        [(b"empty", FILE, b""), (b"z", FILE, b"z")],
+    ),
     "posix prefix": (
         header(b"tail", 5, at_345=b"p" * 155) + padded(b"abcde"),
         [(b"p" * 155 + b"/tail", FILE, b"abcde")],
