@@ -213,6 +213,7 @@ def test_places_without_features_are_named(tmp_path, monkeypatch):
         ("mm_root", str(tmp_path / "h5"), "music.mm_root: "),
         ("jsonl", str(tmp_path / "b.jsonl"), "music.jsonl: "),
         ("splits", str(tmp_path / "h5"), "music.splits: "),
+        ("splits", {"train": "none.json"}, "music.splits: none.json does not exist"),
     ]:
         before = getattr(tree.settings, key)
         setattr(tree.settings, key, value)

@@ -254,6 +254,9 @@ def test_a_recording_in_two_splits_and_features_of_other_bins_are_refused(tmp_pa
         task_of(tmp_path, "data.on_leak=reject", "model.cqt.noctaves=6")
     with pytest.raises(MillraceError, match=r"the model takes 84, 0\.02 and 2"):
         task_of(tmp_path, "data.on_leak=reject", "model.cqt.pool=2")
+    for reduction in ("model.loss.redux.pos=mean", "model.loss.redux.neg=mean"):
+        with pytest.raises(MillraceError, match="there is no track reduction 'mean'"):
+            task_of(tmp_path, "data.on_leak=reject", reduction)
 
 
 def test_windows_of_the_validation_overlap_by_half_and_those_of_training_do_not(
