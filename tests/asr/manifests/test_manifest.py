@@ -261,14 +261,19 @@ def test_nemos_layout_is_read_as_it_is(
 
 
 def test_rows_that_are_parts_of_a_member_are_rejected_all_of_them(tmp_path: Path) -> None:
-    # NeMo, told not to slice, keeps a file once and names its further rows -sub1 and so on.
-    tar = write_tar(tmp_path / "audio_0.tar", ["a.wav", "b-sub1.wav", "c.wav"])
+    # NeMo, told not to slice, keeps a file once and names its further rows -sub1 and so on. Others
+    # name the file again.
+    tar = write_tar(tmp_path / "audio_0.tar", ["a.wav", "b-sub1.wav", "c.wav", "d.wav", "e.wav"])
     parts = [
         ("a.wav", 0.0),
         ("a-sub1.wav", 3.0),
         ("a-sub2.wav", 0),
         ("b-sub1.wav", None),
         ("c.wav", 0),
+        ("d.wav", 0.0),
+        ("d.wav", 3.0),
+        ("e.wav", None),
+        ("e.wav", 3.0),
     ]
     rows = [
         {"audio_filepath": name, "offset": offset, "duration": 2, "text": "t"}
@@ -278,7 +283,7 @@ def test_rows_that_are_parts_of_a_member_are_rejected_all_of_them(tmp_path: Path
     (tmp_path / "train.json").write_text("".join(lines))
     index = TarIndices([index_of([tar], tmp_path / "index.parquet")])
     (ledger,) = buckets.build(scanned([tmp_path], {}), index, tmp_path / "out", BucketChoices())
-    assert ledger.rejected == {"segment_of_member": 3} and ledger.rows_out == 2
+    assert ledger.rejected == {"segment_of_member": 7} and ledger.rows_out == 2
 
 
 def test_a_jsonl_manifest_in_utf_16_says_so(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ _PART = re.compile(r"(.+)-sub\d+(\.\w+)?")
 class Reader(Manifest):
     """JSONL, of which a file is read in one go."""
 
-    # (tar, member) of which NeMo's rows named `<member>-sub1` and so on are parts: whole members
-    # are read.
+    # (tar, member) of which rows are parts, by their offset or by NeMo's names (`<member>-sub1`):
+    # whole members are read.
     cut_members: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -129,17 +129,11 @@ class Reader(Manifest):
         for name, aliases in ALIASES.items():
             row[name] = _first(value, aliases)
         row["tar_path"] = self.resolved(self._tar(value, file))
-        offset = value.get("offset")
-        if offset is None:
-            return row
-
         # A span inside a member would have to be cut; the reader reads whole members.
         member = str(row["tar_member_name"])
-        part = _PART.fullmatch(member)
-        if part:
-            row["part_of"] = part[1] + (part[2] or "")
+        row["part_of"] = _part_of(member, value.get("offset"))
         is_cut = (row["tar_path"], member) in self.cut_members
-        if offset != 0 or part or is_cut:
+        if row["part_of"] or is_cut:
             row["problem"] = mc.CODE["segment_of_member"]
         return row
 
@@ -187,6 +181,16 @@ class _Reading:
 def _first(value: dict[str, Any], names: Sequence[str]) -> Any:
     """What a line has under the first of `names` that it has."""
     return next((value[name] for name in names if value.get(name) is not None), None)
+
+
+def _part_of(member: str, offset: Any) -> str:
+    """The member that a row with this offset is a part of; "" if the row may be the whole of it."""
+    if offset is None:
+        return ""
+    part = _PART.fullmatch(member)
+    if part:
+        return part[1] + (part[2] or "")
+    return "" if offset == 0 else member
 
 
 def _place(value: Any) -> bytes | None:
