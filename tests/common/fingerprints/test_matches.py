@@ -139,7 +139,11 @@ def test_silence_and_hum_are_no_common_sound():
         sound[5 * RATE : 25 * RATE] = 0
         return sound
 
-    for make in (humming, with_gap, lambda seed: np.zeros(30 * RATE, np.int16)):
+    def with_gap_in_opus(seed: int) -> np.ndarray:
+        return coded(with_gap(seed), "ogg", "libopus", 24_000)
+
+    silent = np.zeros(30 * RATE, np.int16)
+    for make in (humming, with_gap, with_gap_in_opus, lambda seed: silent):
         searched = pieces({0: make(1)}, SEARCHED_STEPS)
         assert matches.find(searched, Known(pieces({0: make(2)}, 1))) == []
 

@@ -22,10 +22,13 @@ _BANDS = 33
 _LOWEST = 300.0
 _HIGHEST = 2000.0
 _AT_ONCE = 2048  # windows, to bound memory
+# Softer sound is silence: Opus makes a pattern of its own of it, within one step of 16 bits.
+_SOFTEST = 1.0
 
 
 def words(samples: np.ndarray, sampling_rate: int, steps: int = 1) -> np.ndarray:
-    """The words of mono `samples` (n,), one for each `steps` steps: uint32 (m,).
+    """The words of mono `samples` (n,), int16 or floats up to 1, one for each `steps` steps: uint32
+    (m,).
 
     Word i is of the sound from `i * steps * STEP_SECONDS` on, for SPAN_SECONDS. Sound that is
     shorter has none.
@@ -33,6 +36,8 @@ def words(samples: np.ndarray, sampling_rate: int, steps: int = 1) -> np.ndarray
     if not len(samples):
         return np.zeros(0, np.uint32)
     floats = samples.astype(np.float32)
+    if samples.dtype.kind == "f":
+        floats *= 32768
     sound = soxr.resample(floats, sampling_rate, _RATE, quality="MQ")
     count = (len(sound) - _WINDOW - _LAG) // _STEP + 1
     if count <= 0:
@@ -61,6 +66,7 @@ def _slopes(windows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     for start in range(0, len(wanted), _AT_ONCE):
         chosen = slice(start, start + _AT_ONCE)
         sound = windows[wanted[chosen]]
+        sound[np.abs(sound).max(axis=1) < _SOFTEST] = 0
         spectrum = np.fft.rfft(sound * taper, axis=1)
         power = spectrum.real**2 + spectrum.imag**2
         in_bands = power[:, : edges[-1]]
