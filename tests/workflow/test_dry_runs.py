@@ -512,3 +512,5 @@ def test_a_run_says_what_it_made_and_the_next_dry_run_what_the_config_changes(tm
     elsewhere = Workflow(folder, lanes=["image"], image={"raw_data_dir": str(folder)})
     said = elsewhere.plan("image_records").said
     assert said == [f"Millrace: image: raw_data_dir . -> {folder}"]
+    same = Workflow(folder, lanes=["image"], image={"raw_data_dir": "./"}).plan("image_records")
+    assert (same.said, same.jobs) == ([], [])

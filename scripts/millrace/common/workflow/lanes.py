@@ -374,7 +374,12 @@ def _flat(section: dict[str, Any], without: Collection[str], above: str = "") ->
         return {f"{above}enabled": False}
     flat: dict[str, Any] = {}
     for key, value in section.items():
-        if key not in without:
-            inner = isinstance(value, dict)
-            flat |= _flat(value, without, f"{above}{key}.") if inner else {above + key: value}
+        if key in without:
+            continue
+        if isinstance(value, dict):
+            flat |= _flat(value, without, f"{above}{key}.")
+        elif isinstance(value, str):
+            flat[above + key] = value.rstrip("/") or value  # it says nothing behind a folder
+        else:
+            flat[above + key] = value
     return flat
