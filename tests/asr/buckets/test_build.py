@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -111,11 +112,14 @@ def test_order_is_shuffled_seeded_and_free_of_the_tars_folder(built, tmp_path: P
     index = index_of(sorted({Path(row["tar_path"]) for row in moved}), tmp_path / "index.parquet")
     build_from(tmp_path / "out", index, train=moved)
     build_from(tmp_path / "seeded", index, BucketChoices(seed=43), train=moved)
+    relative = [{**row, "tar_path": os.path.relpath(row["tar_path"])} for row in moved]
+    index = index_of(sorted({Path(row["tar_path"]) for row in relative}), tmp_path / "i.parquet")
+    build_from(tmp_path / "relative", index, train=relative)
     for bucket in ("b_3_5", "b_7_10"):
-        outs = (folder / "out", tmp_path / "out", tmp_path / "seeded")
+        outs = [folder / "out", *(tmp_path / name for name in ("out", "seeded", "relative"))]
         tables = [rows_of(out / "train" / f"{bucket}.parquet") for out in outs]
         names = [[(row["sample_id"], row["tar_member_name"]) for row in table] for table in tables]
-        assert names[0] == names[1]
+        assert names[0] == names[1] == names[3]
         assert names[0] != names[2] and sorted(names[0]) == sorted(names[2])
         # Tars are mixed: neighbours in a bucket mostly come from different tars.
         tar = [row["tar_path"] for row in rows_of(folder / "out" / "train" / f"{bucket}.parquet")]

@@ -155,7 +155,8 @@ def test_a_tar_root_that_is_given_comes_before_that_of_the_buckets(project, tmp_
         )
 
 
-def test_tars_with_absolute_paths_are_found_where_tar_root_says(tmp_path, monkeypatch):
+@pytest.mark.parametrize("start", ["", ".."])
+def test_tars_whose_paths_lead_out_are_found_where_tar_root_says(start, tmp_path, monkeypatch):
     """In place of the folder that they share; in folders of their own below it they stay."""
     rows = rows_of(corpus(tmp_path / "old"))
     for row in rows:
@@ -163,7 +164,7 @@ def test_tars_with_absolute_paths_are_found_where_tar_root_says(tmp_path, monkey
         if not folder.exists():
             folder.mkdir(parents=True)
             Path(row["tar_path"]).rename(folder / "audio.tar")
-        row["tar_path"] = str(folder / "audio.tar")
+        row["tar_path"] = os.path.join(start or tmp_path, folder.relative_to(tmp_path), "audio.tar")
     buckets = write_buckets(
         tmp_path / "buckets", {"b_0_5": rows}, sorted({Path(row["tar_path"]) for row in rows})
     )

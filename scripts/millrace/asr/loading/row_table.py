@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from millrace.asr.buckets.config import ROW_GROUP, BucketConfig
 from millrace.asr.loading.reader import TarState
 from millrace.asr.loading.row_table_writer import MAGIC, PROMPT_MARK, RECORD, TAR, write
+from millrace.asr.manifests.identity import leads_out
 from millrace.common.errors import MillraceError
 
 
@@ -59,10 +60,11 @@ class RowTable:
         path: str | os.PathLike,
         parquets: Sequence[Path] = (),
         tar_root: str = "",
-        is_moved: bool = False,
+        moved_from: str | None = None,
     ) -> None:
         self.path = Path(path)
         self.tar_root = tar_root
+        self._built_root = tar_root if moved_from is None else moved_from
         self._parquets = [os.path.abspath(parquet) for parquet in parquets]
         self._descriptor: int | None = None
         try:
@@ -75,7 +77,7 @@ class RowTable:
         except (OSError, ValueError, OverflowError) as error:
             remedy = "Remove it; it is made again from the buckets"
             raise MillraceError(f"not a row table ({error})", str(path), remedy) from None
-        self._moved_from = self._shared_folder() if is_moved else ""
+        self._moved_from = "" if moved_from is None else self._shared_folder()
 
     @classmethod
     def open(
@@ -90,12 +92,13 @@ class RowTable:
         It lies in the bucket folder; several ranks may call this at the same time. Costs about a
         second for two million rows, once. `tar_root` is the folder of relative tar paths (default:
         what bucket_config.json says, else the bucket folder); if it is given, also the folder that
-        tars with absolute paths were moved to, in place of the one they share.
+        tars with absolute paths, or those that begin with `..`, were moved to, in place of the one
+        they share.
         """
         config = BucketConfig.read(bucket_dir)
         parquets = config.parquets(split)
         root = os.path.realpath(tar_root if tar_root is not None else config.tar_root)
-        arguments = parquets, root, tar_root is not None
+        arguments = parquets, root, None if tar_root is None else str(config.tar_root)
         folder = config.file.parent
 
         # No absolute path takes part, so that a moved folder keeps its table.
@@ -199,20 +202,26 @@ class RowTable:
             raise KeyError(tar)
         name, name_bytes, *recorded, digest = self._record(TAR, "tars", tar)
         path = os.fsdecode(self._pread(name_bytes, name))
-        if os.path.isabs(path) and self._moved_from:
-            path = os.path.relpath(path, self._moved_from)
+        if leads_out(path):
+            path = self._as_built(path)
+            if self._moved_from:
+                path = os.path.relpath(path, self._moved_from)
         root = "" if os.path.isabs(path) else self.tar_root
         size, mtime_ns = (None if value < 0 else value for value in recorded)
         return TarState(os.path.join(root, path), size, mtime_ns, root, digest.decode())
 
+    def _as_built(self, path: str) -> str:
+        """Where a tar lay when the buckets were built."""
+        return os.path.normpath(os.path.join(self._built_root, path))
+
     def _shared_folder(self) -> str:
-        """The deepest folder that holds all tars with absolute paths; "" if there are none."""
+        """The deepest folder that held all tars whose paths lead out; "" if there are none."""
         folders = []
         for tar in range(self._facts["tar_count"]):
             place, size, *_ = self._record(TAR, "tars", tar)
             name = os.fsdecode(self._pread(size, place))
-            if os.path.isabs(name):
-                folders.append(os.path.dirname(name))
+            if leads_out(name):
+                folders.append(os.path.dirname(self._as_built(name)))
         return os.path.commonpath(folders) if folders else ""
 
     def _record(self, kind: np.dtype, region: str, number: int) -> tuple:

@@ -53,16 +53,22 @@ def _joined(texts: pa.Array | pa.ChunkedArray) -> bytes:
     return memoryview(body)[first:last].tobytes()
 
 
+def leads_out(tar: str) -> bool:
+    """Whether the path of a tar leads out of the folder where relative ones start."""
+    return os.path.isabs(tar) or tar.startswith("../")
+
+
 def portable_names(tars: list[str]) -> list[str]:
-    """Tar paths relative to the folder they share: moving that folder changes no identity."""
-    folders = [os.path.dirname(path) for path in tars if path.startswith("/")]
-    if not folders:
+    """Tar paths relative to the folder they share: moving that folder changes no identity. What
+    lies below the working folder stays as it is."""
+    places = {path: os.path.abspath(path) for path in tars if leads_out(path)}
+    if not places:
         return tars
-    shared = os.path.commonpath(folders)
+    shared = os.path.commonpath([os.path.dirname(place) for place in places.values()])
     names = []
     for path in tars:
-        if path.startswith("/"):
-            names.append(path.removeprefix(shared).lstrip("/"))
+        if path in places:
+            names.append(places[path].removeprefix(shared).lstrip("/"))
         else:
             names.append(path)
     return names
