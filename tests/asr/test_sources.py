@@ -422,6 +422,7 @@ def test_a_small_manifest_is_known_by_all_its_bytes(tars):
 def test_a_manifest_that_sounds_like_a_missing_split_is_named(tars):
     manifests = tars.folder / "manifests"
     (manifests / "dev.parquet").rename(manifests / "valid.parquet")
+    (manifests / "test_0.tar").touch()
     (note,) = tars.sync().notes
     assert "has no manifest of dev and test, and valid.parquet is not read" in note
     (manifests / "valid.parquet").rename(manifests / "dev.parquet")
