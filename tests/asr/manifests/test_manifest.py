@@ -55,6 +55,7 @@ COLUMN_TYPES = {
         OTHER,
     ),
     "other names": (lambda t: t.append_column("extra", t[3]).rename_columns(OTHER_NAMES), SAME),
+    "offsets of 0": (lambda t: t.append_column("offset", pa.array([0.0] * len(t))), SAME),
     "no language": (lambda t: t.drop_columns(["language"]), NONE),
     "null language": (lambda t: t.set_column(3, "language", pa.nulls(len(t))), NONE),
     "blank language": (lambda t: t.set_column(3, "language", pa.array([" "] * len(t))), NONE),
@@ -284,6 +285,10 @@ def test_rows_that_are_parts_of_a_member_are_rejected_all_of_them(tmp_path: Path
     index = TarIndices([index_of([tar], tmp_path / "index.parquet")])
     (ledger,) = buckets.build(scanned([tmp_path], {}), index, tmp_path / "out", BucketChoices())
     assert ledger.rejected == {"segment_of_member": 7} and ledger.rows_out == 2
+    # A parquet of them is refused.
+    table = pa.Table.from_pylist([{**row, "tar": str(tar)} for row in rows])
+    with pytest.raises(MillraceError, match="offset has rows that begin within a member"):
+        build_from(tmp_path / "out", index, train=write_manifest(tmp_path / "t.parquet", table))
 
 
 def test_a_jsonl_manifest_in_utf_16_says_so(tmp_path: Path) -> None:

@@ -43,9 +43,11 @@ class Reader(Manifest):
             for name, alias in columns.items():
                 if name == "tar_path" or name not in ALIASES:
                     names.append(alias)
+            cuts = _cuts(parquet.schema_arrow)
             # Count rows and collect their tars; damage shows here, before anything is built.
             groups = range(parquet.metadata.num_row_groups)
-            for read in _batches(parquet, groups, names, _SCAN_ROWS):
+            for read in _batches(parquet, groups, [*names, *cuts], _SCAN_ROWS):
+                _refuse_parts(read, cuts, path)
                 batch = self.own_rows(read, read)
                 self.rows += len(batch)
                 paths = batch.column(columns["tar_path"])
@@ -151,6 +153,23 @@ class Reader(Manifest):
         if len(at) and at.min() < 0:
             raise IndexError(f"index {at.min()} into a dictionary")
         return numbers[at]
+
+
+def _cuts(schema: pa.Schema) -> list[str]:
+    """The column that says, as NeMo's, from which second of a member a row is; the bytes of
+    Millrace's own parquets are whole numbers."""
+    if "offset" in schema.names and pa.types.is_floating(schema.field("offset").type):
+        return ["offset"]
+    return []
+
+
+def _refuse_parts(batch: pa.RecordBatch, cuts: list[str], path: Path) -> None:
+    """Raise MillraceError if a row is a part of a member: the reader reads whole members."""
+    for name in cuts:
+        if pc.any(pc.greater(batch.column(name), 0)).as_py():
+            problem = f"the column {name} has rows that begin within a member"
+            remedy = f"Write tars of members that are rows, and a manifest without {name}"
+            raise MillraceError(problem, str(path), remedy)
 
 
 def _batches(
