@@ -325,8 +325,9 @@ def test_files_that_are_missing_or_no_files(tmp_path):
     write_video(tmp_path / "silent.mp4", None)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "dangling.wav").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "circle.wav").symlink_to(tmp_path / "circle.wav")
     cases = dict.fromkeys(("missing.opus", "dangling.wav", "empty.wav/below.wav"), "audio_missing")
-    cases |= dict.fromkeys(("", "pipe", "a\0b"), "audio_load")
+    cases |= dict.fromkeys(("", "pipe", "a\0b", "circle.wav"), "audio_load")
     cases |= {"empty.wav": "audio_empty", "silent.mp4": "audio_no_stream"}
     if os.geteuid():  # root reads everything
         (tmp_path / "closed.wav").write_bytes(wav(36, 0, b""))
@@ -334,6 +335,7 @@ def test_files_that_are_missing_or_no_files(tmp_path):
         cases["closed.wav"] = "audio_load"
     for name, reason in cases.items():
         assert [error.reason for error in refusals(f"{tmp_path}/{name}")] == [reason] * 2, name
+    assert "Mend that, and touch it" in str(refusals(f"{tmp_path}/circle.wav")[0])
 
 
 @pytest.mark.long

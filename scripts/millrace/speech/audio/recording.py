@@ -70,9 +70,13 @@ def head_of(path: str | os.PathLike) -> bytes:
             return handle.read(64)
     except (FileNotFoundError, NotADirectoryError):
         raise AudioError("audio_missing", path, "no such file") from None
-    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
-        problem = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-        raise AudioError("audio_load", path, problem) from None
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+        # Permissions are no part of what a dry run compares.
+        remedy = "Mend that, and touch it, as an audio file is read again when its time changes"
+        raise AudioError("audio_load", path, problem, remedy) from None
+    except ValueError as error:  # a path with a zero byte
+        raise AudioError("audio_load", path, f"cannot be read ({error})") from None
 
 
 def mono(channels: list[np.ndarray], channels_cancel: bool) -> np.ndarray:
