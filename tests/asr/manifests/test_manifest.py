@@ -285,6 +285,11 @@ def test_rows_that_are_parts_of_a_member_are_rejected_all_of_them(tmp_path: Path
     index = TarIndices([index_of([tar], tmp_path / "index.parquet")])
     (ledger,) = buckets.build(scanned([tmp_path], {}), index, tmp_path / "out", BucketChoices())
     assert ledger.rejected == {"segment_of_member": 7} and ledger.rows_out == 2
+    # Another part may be a row of another split.
+    part = {"audio_filepath": "c.wav", "offset": 5.0, "duration": 2, "text": "t", "shard_id": 0}
+    (tmp_path / "dev.json").write_text(json.dumps(part))
+    _, ledger = buckets.build(scanned([tmp_path], {}), index, tmp_path / "out", BucketChoices())
+    assert ledger.rejected == {"segment_of_member": 8} and ledger.rows_out == 1
     # A parquet of them is refused.
     table = pa.Table.from_pylist([{**row, "tar": str(tar)} for row in rows])
     with pytest.raises(MillraceError, match="offset has rows that begin within a member"):

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,6 @@ _PART = re.compile(r"(.+)-sub\d+(\.\w+)?")
 @dataclass
 class Reader(Manifest):
     """JSONL, of which a file is read in one go."""
-
-    # (tar, member) of which rows are parts, by their offset or by NeMo's names (`<member>-sub1`):
-    # whole members are read.
-    cut_members: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         # NeMo names all shards at once: audio__OP_0..127_CL_.tar or audio_{0..127}.tar; 000 is

@@ -49,7 +49,8 @@ class Manifest(abc.ABC):
     `tar_root` is where relative tar paths start, `path_map` then maps them. `tar_template` names
     the tar of a JSONL row that has only a shard_id, `transcript` the speech index's column to train
     on. After `scan` (one cheap pass): `rows`, `tars` (resolved paths, sorted), `ranges` to read,
-    `repaired` (lines, by repair), and `has_prompts`, whether any file has prompts.
+    `repaired` (lines, by repair), `has_prompts`, whether any file has prompts, and `cut_members`,
+    the (tar, member) of which rows are parts, by their offset or by NeMo's names (`<member>-sub1`).
     """
 
     split: str
@@ -64,6 +65,7 @@ class Manifest(abc.ABC):
     ranges: list[RowRange] = field(default_factory=list)
     repaired: Counter = field(default_factory=Counter)
     has_prompts: bool = False
+    cut_members: set[tuple[str, str]] = field(default_factory=set)
 
     # Whether rows come with offset and size of their member, so that no tar index is needed.
     has_offsets: ClassVar[bool] = False
@@ -157,10 +159,15 @@ def scanned(
             remedy = "Give --manifests, or --train"
             raise MillraceError("no manifest was named", "command line", remedy)
         prefixes = PathMap(path_map or {})
-        return [
+        found = [
             manifest_of(split, paths, tar_root, tar_template, path_map=prefixes).scan()
             for split, paths in splits.items()
         ]
+        # The parts of a member may be rows of several splits.
+        cut_members = set().union(*(manifest.cut_members for manifest in found))
+        for manifest in found:
+            manifest.cut_members = cut_members
+        return found
 
     path = whole[0]
     kind = kinds[path.name]
