@@ -131,7 +131,9 @@ def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tm
     assert [bool(line["error"]) for line in lines] == [False, True, True]
     assert lines[2]["error"] == "No such file or directory" and lines[0]["language"] == "de"
     assert transcribe.main(arguments[:3]) == 0
-    assert capsys.readouterr().out == f"{good}\t{lines[0]['text']}\n"
+    printed = capsys.readouterr()
+    assert printed.out == f"{good}\t{lines[0]['text']}\n"
+    assert f"{missing}: No such file or directory" in printed.err
     # What the shell makes of `--output *.flac`: a recording is not written over; nor is a name
     # lost.
     before = Path(good).read_bytes()

@@ -358,6 +358,8 @@ def test_what_differs_from_what_was_built_is_said_until_it_is_built(corpus, chan
     # With the manifests alone only their targets are up to date.
     (corpus.manifest_dir / f"partitions/{corpus.home('rec_0007')}/manifest.parquet").write_text("")
     assert corpus.sync().changes == said and corpus.sync().changes_until("manifest") == ""
+    shutil.copy(path, corpus.aligned("germany", "rec_0007", "t2"))
+    assert f"(germany/rec_0007: transcripts and {kind})" in corpus.sync().changes
     build(corpus)
     assert corpus.sync().changes == ""
 

@@ -200,7 +200,7 @@ def break_of(path: Path) -> int | None:
         return stream.break_at
 
 
-@pytest.mark.parametrize("name", ["opus", "webm", "mkv"])
+@pytest.mark.parametrize("name", ["opus", "webm", "live", "mkv"])
 def test_no_break_is_seen_where_there_is_none(tmp_path, corpus, name):
     raw, path = corpus[name].read_bytes(), tmp_path / "cut"
     for length in (len(raw), len(raw) // 2, len(raw) // 3 + 1):
