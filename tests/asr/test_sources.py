@@ -128,6 +128,10 @@ def test_a_tar_that_comes_and_goes_is_said(tars):
     tars.sync()
     tars.paths[0].write_bytes(raw)
     assert f"({name}: no longer missing)" in tars.sync().changes
+    build(tars)
+    tars.sync()
+    write_tar(tars.paths[0], ["other.flac"])
+    assert f"({name}: replaced)" in tars.sync().changes
 
 
 def test_another_template_is_looked_at_though_the_manifests_are_as_they_were(tars):
