@@ -98,7 +98,7 @@ def test_the_blank_is_the_tokenizers_pad_token(tmp_path):
     model = make("wav2vec2", tmp_path)
     ids = model.processor.tokenizer.get_vocab()
     assert ids["<pad>"] != 0
-    path = ["h", "h", "<pad>", "h", "|", "a", "a"]
+    path = ["h", "h", "<pad>", "h", "|", "<pad>", "|", "a", "a"]
     assert model.text_of([ids[token] for token in path]) == "hh a"
     prepared = model.prepare(batch([2.0], ["hello"]))
     scores = model.log_probabilities(prepared).transpose(0, 1)
@@ -112,7 +112,7 @@ def test_decoder_labels_and_inputs(tmp_path, pad):
     model = make("whisper", tmp_path)
     tokenizer = model.processor.tokenizer
     tokenizer.pad_token = pad
-    prepared = model.prepare(batch([2.0, 8.001, 8.0], TEXTS))
+    prepared = model.prepare(batch([2.0, 9.0, 8.0], TEXTS))
     assert prepared.dropped == ((1, "audio_too_long"),)  # this Whisper hears 8 s
     answers = [[token for token in row if token != IGNORE] for row in prepared["labels"].tolist()]
     end = tokenizer.eos_token
@@ -124,8 +124,18 @@ def test_decoder_labels_and_inputs(tmp_path, pad):
             *answers[row][:-1],
         ]
     assert prepared.count == sum(map(len, answers))
-    assert torch.isfinite(model(prepared)[0])
+    inputs = model.features.on_device(prepared, torch.float32)
+    names = ("decoder_input_ids", "labels")
+    theirs = model.hf(**inputs, **{name: prepared[name] for name in names}).loss
+    torch.testing.assert_close(model(prepared)[0], theirs * prepared.count)
     assert "flops" not in prepared.counts
+    assert prepared.counts["tokens"] == prepared.count + 1  # one of the clip without a label
+
+    # Left out at random, a layer has a gradient all the same, for which other ranks wait.
+    model.hf.model.encoder.layerdrop = 1.0
+    model.train()(prepared)[0].backward()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert all(parameter.grad is not None for parameter in trained)
 
 
 def test_texts_of_more_tokens_than_the_decoder_has_places_are_left_out(tmp_path):
@@ -146,7 +156,7 @@ def test_a_transcript_takes_the_case_of_a_tokenizer_that_has_only_one(characters
         def get_vocab(self) -> dict:
             return {token: number for number, token in enumerate(["<pad>", *characters])}
 
-    assert HfCtcPreparer(Tokenizer(), None).reference("bad? caB") == reference
+    assert HfCtcPreparer(Tokenizer(), None).reference("bad ? caB") == reference
 
 
 def test_whispers_control_tokens_stand_before_the_text(tmp_path):
@@ -155,9 +165,11 @@ def test_whispers_control_tokens_stand_before_the_text(tmp_path):
     tokenizer.add_tokens(
         ["<|en|>", "<|ru|>", "<|transcribe|>", "<|notimestamps|>"], special_tokens=True
     )
-    controls = {"Russian": "<|ru|><|transcribe|>", "en-GB": "<|en|><|transcribe|>", "tlh": ""}
-    labels = [tokenizer.decode(model.preparer.label("hi", language)) for language in controls]
-    assert labels == [f"{control}<|notimestamps|>hi<|endoftext|>" for control in controls.values()]
+    english = "<|en|><|transcribe|>"
+    controls = {"Russian": "<|ru|><|transcribe|>", "en-GB": english, "EN_us": english, "tlh": ""}
+    labels = [tokenizer.decode(model.preparer.label(" h  i", name)) for name in controls]
+    assert labels == [f"{control}<|notimestamps|>h i<|endoftext|>" for control in controls.values()]
+    assert model.reference(" h  i") == "h i"
     # Those of a transcript are text.
     (end,) = tokenizer("<|endoftext|>", add_special_tokens=False).input_ids
     label = model.preparer.label("a <|endoftext|> b", "en")
@@ -167,14 +179,16 @@ def test_whispers_control_tokens_stand_before_the_text(tmp_path):
 def test_whisper_is_told_the_language_the_task_and_how_long_to_write(tmp_path, monkeypatch):
     model = make("whisper", tmp_path)
     told = []
+    written = model.processor.tokenizer(" h  i<|endoftext|>", return_tensors="pt").input_ids
 
     def generate(**settings: object) -> torch.Tensor:
         told.append([settings.get(name) for name in ("language", "task", "max_new_tokens")])
-        return torch.zeros(1, 1, dtype=torch.int64)
+        return written
 
     monkeypatch.setattr(model.hf, "generate", generate)
     prepared = model.prepare(batch([2.0]))
-    model.recognise(prepared, "German")  # a model of one language
+    model.hf.generation_config.max_length = 448
+    assert model.recognise(prepared, "German") == [("German", "h i")]  # a model of one language
     model.hf.generation_config.lang_to_id = {"<|de|>": 1}
     model.recognise(prepared, "German")
     model.preparer.max_target = 50
@@ -183,6 +197,8 @@ def test_whisper_is_told_the_language_the_task_and_how_long_to_write(tmp_path, m
     with pytest.raises(MillraceError, match=r"no language 'xx'. It knows de"):
         model.recognise(prepared, "xx")
     assert model.max_seconds == 8.0
+    # What is saved with the model: without it others' transformers writes 20 tokens at most.
+    assert model.hf.generation_config.max_length == 448
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class Seq2SeqPreparer:
             pad = self.tokenizer.eos_token_id
         tensors = {
             "decoder_input_ids": padded_ids(inputs, pad),
-            "labels": padded_ids([label or [IGNORE] for label in labels], IGNORE),
+            "labels": padded_ids(labels, IGNORE),
         }
         tokens = list(map(len, inputs))
         counts = meter_counts(lengths, batch.audio.shape[1], tokens)
@@ -135,9 +135,7 @@ class Seq2SeqModel(HfModel):
         if not len(prepared):
             return []
         inputs: dict[str, Any] = dict(self.features.on_device(prepared, self.hf.dtype))
-        settings = self.hf.generation_config
-        settings.max_length = None
-        known = getattr(settings, "lang_to_id", None) or {}
+        known = getattr(self.hf.generation_config, "lang_to_id", None) or {}
         if known:
             inputs["task"] = "transcribe"
         if known and language:
