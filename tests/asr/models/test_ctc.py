@@ -74,7 +74,7 @@ def test_a_folder_is_read_without_asking_a_hub(tmp_path, monkeypatch):
 
 def test_a_folder_keeps_model_and_text_rules(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
-    small(case_fold=False, punctuation=True).save_pretrained(first)
+    small(case_fold=False, punctuation=1).save_pretrained(first)
     loaded = load(first)
     loaded.save_pretrained(second)
     for name in ("config.json", "model.safetensors"):

@@ -223,7 +223,7 @@ def _recur(
 ) -> Tensor:
     packed = pack_padded_sequence(hidden, steps, batch_first=True, enforce_sorted=False)
     output, _ = gru(packed)
-    padded, _ = pad_packed_sequence(output, batch_first=True, total_length=hidden.shape[1])
+    padded, _ = pad_packed_sequence(output, batch_first=True)
     return norm(padded)
 
 

@@ -51,7 +51,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         problem = f"this is not JSON ({error})"
         raise MillraceError(problem, str(path), "Copy the model again") from error
     model_type = config.get("model_type") if isinstance(config, dict) else None
-    if not isinstance(model_type, str) or not model_type:
+    if not isinstance(model_type, str):
         problem = f"model_type is {model_type!r}"
         raise MillraceError(problem, str(path), "Give another model folder")
     return config
