@@ -10,6 +10,7 @@ import pytest
 
 from millrace.asr import report_throughput
 from millrace.common import atomic, jsonl
+from millrace.common.report.figures import human_share
 from tests.asr.run_folders import BUCKETS, CPU, GPU, MadeUp, bucket_config
 from tests.common.report.pages import Page
 
@@ -79,6 +80,12 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     buckets = shown.by_name("Our steps by bucket")
     assert list(buckets) == list(BUCKETS) == [bucket["name"] for bucket in result["buckets"]]
     assert sum(int(row[0]) for row in buckets.values()) == 190
+    seen = sum(bucket["seen_hours"] for bucket in result["buckets"])
+    for bucket in result["buckets"]:
+        row = buckets[bucket["name"]]
+        assert row[1] == f"{1000 * bucket['step_seconds']:.0f}"
+        assert row[-2] == human_share(bucket["seen_hours"], seen)
+        assert row[-1] == human_share(bucket["hours"], 24)
     assert shown.by_name(PROFILE)["forward: mel"] == ["25.0", "12.5"]
 
 
@@ -101,6 +108,17 @@ def test_use_of_the_gpu_is_shown_and_the_precision_said(tmp_path: Path) -> None:
     words = "bf16-true: bfloat16 weights, gradients and Adam states, 8 bytes a parameter"
     assert words in text
     assert "Not comparable: precision is 32-true in baseline, bf16-true in bench." in text
+    plain = _report(tmp_path, _write(tmp_path, GPU, facts={"tf32": "none"}))
+    assert "(no TF32)" in " ".join(plain.text.split())
+
+
+def test_a_bucket_without_rows_is_not_on_the_page(tmp_path: Path) -> None:
+    arguments = _write(tmp_path)
+    config = jsonl.read(tmp_path / "bucket_config.json")
+    config["buckets"][2]["samples"] = 0
+    atomic.write_json(tmp_path / "bucket_config.json", config)
+    buckets = _report(tmp_path, arguments).by_name("Our steps by bucket")
+    assert list(buckets) == [name for name in BUCKETS if name != "b_5_7"]
 
 
 def test_a_run_that_died_is_reported(tmp_path: Path) -> None:

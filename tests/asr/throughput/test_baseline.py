@@ -81,8 +81,10 @@ def test_ranks_take_equal_steps_and_share_no_row(
     else:
         assert len(plan) == 1 and len(rows) == 24
     for rank in range(world_size):
-        fillers = [batch.filler for batch in BaselineLoader(table, plan, rank)]
+        batches = list(BaselineLoader(table, plan, rank))
+        fillers = [batch.filler for batch in batches]
         assert fillers == [plan.is_filler(step, rank) for step in range(len(plan))]
+        assert all(map(len, batches))
 
 
 def test_the_order_depends_on_seed_and_epoch_alone(table: RowTable) -> None:
@@ -107,6 +109,8 @@ def test_a_pass_starts_at_the_start_step_of_its_plan(table: RowTable) -> None:
     assert len(loader) == 3 and [batch.rows.tolist() for batch in loader] == whole[3:]
     loader.start_step = 1
     assert [(batch.step, batch.rows.tolist()) for batch in loader] == list(enumerate(whole))[1:]
+    loader.start_step = 6
+    assert len(loader) == 0 and list(loader) == []
     loader.plan, loader.start_step = BaselinePlan(table, 4, 1, epoch=1), 0
     assert next(iter(loader)).rows.tolist() == loader.plan.batch(0, 0).tolist() != whole[0]
 
@@ -133,7 +137,8 @@ def test_members_are_read_by_either_spelling_and_what_is_none_says_so(tmp_path: 
         for name in ("./file", "dir"):
             tar.add(tmp_path / name, name)
     reader = TarfileReader()
-    assert reader.read(str(tmp_path / "a.tar"), "file") == b"bytes"
+    for name in ("file", "./file"):
+        assert reader.read(str(tmp_path / "a.tar"), name) == b"bytes"
     for name, reason in (("dir", "not_a_file"), ("other", "missing")):
         with pytest.raises(DecodeError) as error:
             reader.read(str(tmp_path / "a.tar"), name)

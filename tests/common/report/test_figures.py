@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from millrace.common.report import figures
 from tests.common.report.pages import SVG, texts
@@ -38,6 +41,50 @@ def test_every_name_is_in_the_svg_as_text() -> None:
     root = ElementTree.fromstring(draw())
     assert root.find(f"{SVG}title").text == 'A <title> "quoted"'
     assert root.get("aria-label") == 'A <title> "quoted"' and root.get("role") == "img"
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, panels: list[figures.Panel], **more: Any) -> Figure:
+    """The figure that the SVG of a bar chart is made of."""
+    monkeypatch.setattr(figures, "svg", lambda figure, *_: figure)
+    figure: Any = figures.bar_chart("title", "subtitle", panels, **more)
+    return figure
+
+
+def test_each_bar_is_whole_with_its_note_at_its_end_and_the_first_is_on_top(monkeypatch) -> None:
+    series = [("#0072B2", [0.25, 0.5]), ("#E69F00", [0.5, 0.125])]
+    none = figures.Panel("None", ["c"], [("#0072B2", [0.0])], ["0"], whole=True)
+    figure = drawn(monkeypatch, [figures.Panel("Hours", ["a", "b"], series, ["x", "y"]), none])
+    upper, lower = figure.axes
+    bars: list[Any] = list(upper.patches)
+    places = [(bar.get_x(), bar.get_width()) for bar in bars]
+    assert places == [(0.0, 0.25), (0.0, 0.5), (0.25, 0.5), (0.5, 0.125)]
+    notes: list[Any] = list(upper.texts)
+    assert [note.xy for note in notes] == [(0.75, 0), (0.625, 1)]
+    first, second = upper.transData.transform([(0, 0), (0, 1)])
+    assert first[1] > second[1]
+    assert upper.get_xlim() == (0, 0.75) and lower.get_xlim() == (0, 1)
+    assert any(tick % 1 for tick in upper.xaxis.get_majorticklocs())
+    assert not any(tick % 1 for tick in lower.xaxis.get_majorticklocs())
+    assert lower.xaxis.get_major_formatter()(1500.0) == "1,500"
+
+
+def test_names_notes_and_legend_have_room_and_panels_stand_below_each_other(monkeypatch) -> None:
+    names, notes = ["a name that is long", "b"], ["of some length", "1"]
+    panel = figures.Panel("Hours", names, [("#0072B2", [1.0, 1.0])], notes)
+    legend = [(f"entry {number} of a legend", "#0072B2") for number in range(9)]
+    figure = drawn(monkeypatch, [panel, panel], legend=legend)
+    upper, lower = (axes.get_position() for axes in figure.axes)
+    assert upper.x0 * figures.WIDTH > figures.text_width(names[0])
+    assert (1 - upper.x1) * figures.WIDTH > figures.text_width(notes[0])
+    assert 1 > upper.y1 > upper.y0 > lower.y1 > lower.y0 > 0
+
+    entries, title = figure.texts[2:11], figure.texts[11]
+    for entry in entries:
+        left, _ = entry.get_position()
+        assert left * figures.WIDTH + figures.text_width(entry.get_text()) < figures.WIDTH
+    above = entries[-1].get_position()[1] - title.get_position()[1]
+    assert entries[0].get_position()[1] > entries[-1].get_position()[1]
+    assert above * figure.get_figheight() > 0.3
 
 
 def test_style_leaves_settings_as_they_were_and_does_not_depend_on_them() -> None:
@@ -82,8 +129,9 @@ def test_shortened_texts_fit_and_keep_both_ends(text: str, width: float) -> None
         assert figures.label(text).startswith(head) and figures.label(text).endswith(tail)
 
 
-def test_line_charts_show_lines_of_many_points_and_each_of_few() -> None:
-    many, few = [(step, step**0.5) for step in range(50)], [(10, 0.5), (20, 0.25)]
+def test_line_charts_show_lines_of_many_points_and_each_of_few(monkeypatch) -> None:
+    many = [(step, step**0.5) for step in range(30)]
+    few = [(step, 2.0) for step in range(10, 39)]
     panels = [figures.Curves("Loss", [("#123456", "-", many), ("#123456", "-", [])])]
     panels.append(figures.Curves("Rate", [("#654321", "--", few)], count="epoch"))
     text = figures.line_chart("Learning", "by step", panels)
@@ -92,6 +140,18 @@ def test_line_charts_show_lines_of_many_points_and_each_of_few() -> None:
     # A line is one path; a point is the use of a marker.
     assert text.count("stroke: #123456") == 1 and text.count("stroke-dasharray") == 1
     assert text.count('style="fill: #654321') == len(few)
+
+    # Both begin at nothing, side by side.
+    monkeypatch.setattr(figures, "svg", lambda figure, *_: figure)
+    figure: Any = figures.line_chart("Learning", "by step", panels)
+    assert [axes.axis()[::2] for axes in figure.axes] == [(0.0, 0.0), (0.0, 0.0)]
+    left, right = (axes.get_position() for axes in figure.axes)
+    assert 0 < left.x0 < left.x1 < right.x0 < right.x1 < 1
+
+
+def test_a_mark_above_a_letter_has_no_width_and_a_wide_letter_twice_as_much() -> None:
+    widths = [figures.text_width(text) * 72 / 9.5 for text in ("e\u0301", "日", "Ａ")]
+    assert widths == pytest.approx([0.56, 1.0, 1.0])
 
 
 def test_numbers_for_people() -> None:
@@ -115,6 +175,7 @@ def test_numbers_for_people() -> None:
         0: "0 B",
         999: "999 B",
         1000: "1.0 kB",
+        99_960: "100 kB",
         123456: "123 kB",
         999_960: "1.0 MB",
         5 * 10**9: "5.0 GB",

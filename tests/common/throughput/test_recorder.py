@@ -67,7 +67,7 @@ def _lines(folder: Path) -> list[StepLine]:
 
 
 def test_a_line_a_step_with_its_bucket_batch_and_padding(tmp_path: Path, buckets: Path) -> None:
-    _run(tmp_path, buckets)
+    recorder = _run(tmp_path, buckets)
     lines, dataset = _lines(tmp_path), _dataset(buckets)
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert [line["bucket"] for line in lines] == ["b_0_3", "b_0_3", "b_3_5", None, "b_0_3", "b_3_5"]
@@ -86,6 +86,13 @@ def test_a_line_a_step_with_its_bucket_batch_and_padding(tmp_path: Path, buckets
     facts = jsonl.read(tmp_path / "throughput.json")
     assert facts["failed"] is None and facts["loader"] == "bucketed"
     assert facts["machine"]["device"] == "cpu" and facts["gpu_use"] is None
+    assert recorder.facts["loader"] == "bucketed" and not _is_open(tmp_path / "steps.jsonl")
+    name = f"model name\t: {facts['machine']['cpu']}\n"
+    assert name in Path("/proc/cpuinfo").read_text()
+
+
+def _is_open(path: Path) -> bool:
+    return str(path) in [file.path for file in psutil.Process().open_files()]
 
 
 def test_accumulated_batches_are_one_step(tmp_path: Path, buckets: Path) -> None:
@@ -109,7 +116,9 @@ def test_epochs_and_a_resume_leave_each_step_once(tmp_path: Path, buckets: Path)
     assert [line["samples"] for line in lines] == [len(STEPS[step % 6][0]) for step in range(14)]
 
 
-def test_evaluations_are_not_part_of_a_step(tmp_path: Path, buckets: Path) -> None:
+def test_evaluations_and_what_lies_between_epochs_are_no_part_of_a_step(
+    tmp_path: Path, buckets: Path
+) -> None:
     def evaluate(*_: object) -> dict[str, float]:
         time.sleep(0.3)
         return {"loss": 1.0}
@@ -117,6 +126,13 @@ def test_evaluations_are_not_part_of_a_step(tmp_path: Path, buckets: Path) -> No
     _run(tmp_path, buckets, evaluate, eval_steps=1)
     seconds = [line["seconds"] for line in _lines(tmp_path)]
     assert len(seconds) == 6 and max(seconds[1:]) < 0.3
+
+    with StepRecorder(tmp_path / "epochs", "cpu", {}, MEASURE) as recorder:
+        for epoch in (1, 2):
+            for _ in recorder.watch([_dataset(buckets)[0]]):
+                recorder.on_step(epoch)
+            time.sleep(0.3)
+    assert [line["seconds"] < 0.3 for line in _lines(tmp_path / "epochs")] == [True, True]
 
 
 def _too_large() -> BaseException:

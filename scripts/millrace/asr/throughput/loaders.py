@@ -202,9 +202,7 @@ def _tars(table: RowTable) -> np.ndarray:
     parts = [np.zeros(0, np.int32)]
     for path, *_ in table.files:
         for batch in pq.ParquetFile(path).iter_batches(columns=["tar_path"]):
-            column = batch.column(0)
-            if not pa.types.is_dictionary(column.type):
-                column = column.dictionary_encode()
+            column = batch.column(0).dictionary_encode()
             tars = column.dictionary.to_pylist()
             codes = [numbers.setdefault(tar, len(numbers)) for tar in tars]
             indices = column.indices.to_numpy(zero_copy_only=False)

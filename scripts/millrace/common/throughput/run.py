@@ -52,7 +52,7 @@ class Run:
             raise MillraceError(problem, str(folder / METRICS), remedy)
         last = self.windows[-1]
         self.done_steps = int(last["step"])
-        self.world_size = int(last.get("world_size", 1))
+        self.world_size = int(last["world_size"])
         self.facts: dict[str, Any] = _document(folder / FACTS) or {}  # as recorder writes them
         self.machine: dict[str, Any] = self.facts.get("machine") or {}
         self.failed: str | None = self.facts.get("failed")
