@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -118,17 +119,21 @@ def test_the_rate_of_a_clip_is_the_mean_over_runs_and_without_a_test_it_is_of_de
     for run, share in zip(runs, (0, 1), strict=True):
         dev = [line for line in run.hypotheses if line["split"] == "dev"]
         run.hypotheses = [{**line, "edits": share * line["characters"]} for line in dev]
-    clips = worst_clips(runs, BucketConfig.read(built[0]))
-    assert [clip.rate for clip in clips] == [0.5] * 12
+    # Also where the buckets have lost the split, and with it the audio.
+    config = dataclasses.replace(BucketConfig.read(built[0]), splits={})
+    assert [(clip.rate, clip.audio) for clip in worst_clips(runs, config)] == [(0.5, "")] * 12
 
 
-def test_of_clips_of_one_rate_that_of_the_longest_text_comes_first(built):
+def test_of_clips_of_one_rate_the_twenty_of_the_longest_texts_are_shown(built):
     run = Run(built[1][0])
-    for number, line in enumerate(run.hypotheses):
-        line.update(edits=0, characters=1 + number)
+    line = {**run.hypotheses[-1], "edits": 0}
+    run.hypotheses = [
+        {**line, "sample_id": 1000 + number, "characters": number // 2, "key": "ba"[number % 2]}
+        for number in range(24)
+    ]
     clips = worst_clips([run], BucketConfig.read(built[0]))
-    lengths = [clip.line["characters"] for clip in clips]
-    assert len(lengths) == 12 and lengths == sorted(lengths, reverse=True)
+    shown = [(clip.line["characters"], clip.line["key"]) for clip in clips]
+    assert shown == [(length, key) for length in range(11, 1, -1) for key in "ab"]
 
 
 def test_a_curve_is_that_of_one_event(tmp_path):
@@ -142,6 +147,19 @@ def test_a_curve_is_that_of_one_event(tmp_path):
         [(1, 2.0), (2, 0.0)],
         [(1, 3.0)],
     )
+
+
+def test_runs_of_one_colour_have_lines_of_another_kind_and_rates_are_per_cent(built, monkeypatch):
+    charts = []
+    monkeypatch.setattr(page.figures, "line_chart", lambda *chart: charts.append(chart) or "")
+    run = Run(built[1][0])
+    page.render([run] * 8, [])
+    ((_, _, (loss, cer), _),) = charts
+    kinds = [(colour, dashes) for colour, dashes, _ in loss.lines]
+    first = page.PALETTE[0]
+    assert kinds[:8:7] == [(first, "-"), (first, "--")] and len(set(kinds)) == 8
+    *_, points = cer.lines[0]
+    assert points == [(step, 100 * rate) for step, rate in run.curve("eval", "cer")] != []
 
 
 def test_the_page_says_which_rows_are_also_held_out(built, tmp_path):
@@ -160,8 +178,9 @@ def test_the_page_shows_in_what_runs_differ(built):
         run.settings |= {"model": f"/{folder}/model", "seed": 1}
         run.metrics["seconds"], run.metrics["test"]["loss"] = 7200.0, 4 * cer
         for rates in (run.rates["test"]["overall"], run.rates["dev"]["overall"]):
-            rates |= {"cer": cer, "wer": 2 * cer}
+            rates |= {"cer": cer, "wer": 2 * cer, "seconds": 7200.0}
     del second.rates["test"]["by_duration"]["b_0_0.1"]
+    del first.rates["dev"]["by_duration"]["b_0_0.1"]
     second.hypotheses = second.hypotheses[1:]
     html = page.render([first, second], [])
     shown = Page(html)
@@ -171,6 +190,9 @@ def test_the_page_shows_in_what_runs_differ(built):
     assert shown.by_name("Runs side by side")["Training"] == ["2.0 h", "2.0 h"]
     rates = shown.by_name("test: error rates by duration", values=True)
     assert rates["All"][-4:] == [0.5, 1.0, 0.25, 0.5] and rates["b_0_0.1"][-2:] == ["–", "–"]
+    assert shown.by_name("test: error rates by duration")["All"][2] == "2.0 h"
+    of_dev = shown.by_name("dev: error rates by duration", values=True)["b_0_0.1"]
+    assert of_dev[0] > 0 and of_dev[3:5] == ["–", "–"]
     assert shown.texts["test: error rates by duration"][0][-2:] == ["second: CER", "second: WER"]
     assert "evaluated on different samples" in shown.text
 

@@ -109,8 +109,12 @@ def test_no_batch_within_a_budget_is_predicted_above_the_limit(
     ],
 )
 def test_shorter_samples_get_larger_batches(squared, limit, rows):
-    limits = budget_of(MemoryModel(2.0, 0.05, squared, 0.0), limit, 20, 5.0, 10.0, 0)
+    model = MemoryModel(2.0, 0.05, squared, 0.0)
+    limits = budget_of(model, limit, 20, 5.0, 10.0, 0)
     assert BatchBudget(**limits).most_rows(np.array([5.0, 10.0])).tolist() == rows
+    # A sample of no length takes nothing from the others.
+    limits = budget_of(model, limit, 20, 0.01, 10.0, 0)
+    assert budget_of(model, limit, 20, 0.0, 10.0, 0) == limits
 
 
 def test_a_model_that_says_nothing_leaves_the_calibrated_rows():

@@ -37,20 +37,25 @@ def test_whole_recordings_are_drawn_not_clips():
     many = rates.rates([line(f"r{number}", 10 * (number % 2)) for number in range(100)])
     # Their mean varies by 0.05: 1.96 times that to both sides, in steps of 0.01.
     assert many["cer_range"] == pytest.approx([0.402, 0.598], abs=0.0125)
+    # Of a reference without a character, each letter that is written is wrong.
+    nothing = {**line("a", 3), "characters": 0, "words": 0}
+    assert (rates.rates([nothing])["cer"], rates.rates([nothing])["wer"]) == (3.0, 1.0)
     # One recording says nothing of others.
     assert rates.rates(lines[:50])["cer_range"] is None
 
 
 def test_rates_by_language_and_by_duration_add_up_to_all():
     lines = [line("a", 1, 2.9, "de"), line("b", 2, 3.0, "de"), line("c", 6, 99.0, "it")]
-    of = rates.of_split(lines, (0, 3, 5))
+    of = rates.of_split(lines, (0, 1, 3, 5))
     assert of["overall"]["cer"] == 0.3
     assert {name: of["cer"] for name, of in of["by_language"].items()} == {"de": 0.15, "it": 0.6}
     assert {name: of["cer"] for name, of in of["by_duration"].items()} == {
-        "b_0_3": 0.1,
+        "b_1_3": 0.1,
         "b_3_5": 0.4,
     }
+    assert rates.of_split(lines, ())["by_duration"] == {}
     assert rates.shown(of["by_language"]["it"], "wer") == "50.0 %"
+    assert rates.shown({"cer": 0.5, "cer_range": [0.25, 0.75]}) == "50.0 % (25.0–75.0)"
     assert rates.line_of("dev", of).endswith("3 samples of 3 recordings")
 
 
