@@ -166,6 +166,7 @@ def test_restarted_it_repeats_no_finished_bucket(calibrations, scripted, tmp_pat
     assert (first.read_bytes(), first.stat().st_mtime_ns) == (content, written)
     second = calibrations.found("b_1_2")
     assert (second["batch_size"], second["limited_by"], second["soak"]) == (9, "rows", None)
+    assert calibrations.calibrate("b_1_2", soak=0) == 0 and scripted.rows() == []
 
     # Calibrated with another soak, the two do not belong together.
     flags = ["--bucket-config", str(calibrations.config), "--output", str(tmp_path / "all.json")]
@@ -200,6 +201,7 @@ def test_what_a_trial_is_asked(calibrations, scripted):
     assert calibrations.calibrate("b_1_2", "--grad-acc", "2", "--world-size", "3", soak=7) == 0
     device, first, last, soak = scripted.requests
     assert device == {"kind": "device", "device": "cpu"}
+    assert first["options"]["num_workers"] == 0
     assert first["settings"]["grad_acc"] == 2 and first["settings"]["precision"] == "32-true"
     assert (first["kind"], first["rows"], first["steps"], first["world_size"]) == ("worst", 8, 2, 3)
     assert set(first["audio_rows"]) == set(range(151, 159)), "all but the shortest"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from millrace.asr import merge_calibration
+from millrace.asr.calibration import merge
 from millrace.asr.calibration.memory_model import MemoryModel
 from millrace.asr.planning import planner
 from millrace.asr.planning.budgets import read_budgets
@@ -164,11 +165,25 @@ def test_a_peak_after_the_allocator_gave_memory_back_says_nothing(tmp_path):
     assert model["fixed_gb"] == pytest.approx(31, rel=1e-3) and not model["worst_under"]
 
 
-def test_one_overlong_transcript_does_not_thin_out_every_batch(tmp_path):
+def wordy_first_trial() -> list[dict]:
+    """The trials of b_7_10, the smaller batch with longer transcripts."""
+    trials = calibration("b_7_10")["trials"]
+    heaviest = trials[0]["heaviest"] | {"characters": 5_000}
+    peak = TRUE.predict(heaviest["rows"], heaviest["seconds"], 5_000)
+    return [trials[0] | {"heaviest": heaviest, "step_peak_gb": peak}, *trials[1:]]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"longest_characters": 20_000},
+        {"longest_seconds": 7.5},
+        {"trials": wordy_first_trial()},
+    ],
+)
+def test_one_overlong_transcript_or_wrong_duration_does_not_thin_out_every_batch(tmp_path, row):
     """The trials have trained with it; of the other rows it says nothing."""
-    _, output = merged(
-        tmp_path, {**ALL, "b_7_10": calibration("b_7_10", longest_characters=20_000)}
-    )
+    _, output = merged(tmp_path, {**ALL, "b_7_10": calibration("b_7_10", **row)})
     budget = read_budgets(tmp_path / "buckets", output, 240.0)[list(BUCKETS).index("b_7_10")]
     assert budget.most_rows(np.array([9.9]))[0] > 0.9 * calibration("b_7_10")["batch_size"]
 
@@ -190,6 +205,10 @@ def test_the_order_of_the_files_does_not_matter(tmp_path):
             {**ALL, "b_7_10": calibration("b_7_10", key={**KEY, "torch": "2.14.0"})},
             "another torch than",
         ),
+        (
+            {**ALL, "b_20_30": calibration("b_20_30", key={**KEY, "transformers": "5.23.0"})},
+            "another key than b_7_10",
+        ),
         ({**ALL, "x": calibration("b_0_3")}, "calibrated twice"),
         ({**ALL, "x": calibration("b_0_3", bucket="b_1_2")}, "unknown ones: b_1_2"),
         ({**ALL, "x": {"b_0_3": {"batch_size": 3}}}, "no whole calibration"),
@@ -207,6 +226,13 @@ def test_what_does_not_fit_together_is_refused(tmp_path, capsys, calibrations, m
     log = capsys.readouterr().err
     assert code == 1 and message in log and not output.exists()
     assert "Traceback" not in log
+
+
+def test_a_folder_with_a_merged_file_alone_is_left_as_it_is(tmp_path):
+    config = buckets(tmp_path / "buckets")
+    atomic.write_json(tmp_path / "calibrated_bs.json", {"merged": "elsewhere"})
+    output = merge.merge_folder(config, tmp_path)
+    assert json.loads(Path(output).read_text()) == {"merged": "elsewhere"}
 
 
 def test_a_bucket_without_a_measured_trial_still_gets_its_rows(tmp_path):

@@ -54,9 +54,10 @@ def test_the_key_changes_with_all_that_decides_on_memory(tmp_path, monkeypatch):
     assert len({json.dumps(one, sort_keys=True) for one in keys}) == len(keys)
 
 
-def test_a_limit_is_at_most_what_the_device_has():
+def test_a_limit_is_at_most_what_the_device_has_and_the_smallest_batch_the_largest():
     assert replace(CHOICES, max_memory_gb=139.8).limit_gb(DEVICE) == 139.8
     assert replace(CHOICES, max_memory_gb=0.0).limit_gb(DEVICE) == 139.8 * 0.9
+    assert replace(CHOICES, min_bs=8, max_bs=8).max_bs == 8
     with pytest.raises(MillraceError, match=r"139.9 GB is more than NVIDIA H200 has: 139.8 GB"):
         replace(CHOICES, max_memory_gb=139.9).limit_gb(DEVICE)
 

@@ -122,18 +122,22 @@ def test_few_trials_find_the_batch_where_memory_that_ran_out_has_no_peak(device,
 
 
 @pytest.mark.parametrize(
-    ("device", "most"),
+    ("device", "start", "most"),
     [
-        (Cuda(130.0, 27.0, 0.5), 5),
-        (Cuda(130.0, 10.0, 0.0065, power=1.45), 9),
-        (Cuda(130.0, 31.0, 0.7, jumps=((120, 20.0),)), 8),
-        (Cuda(130.0, 20.0, 0.1, jumps=((600, 20.0),)), 10),
-        (Cuda(130.0, 20.0, 0.1, jumps=((600, 60.0),)), 9),
+        (Cuda(130.0, 27.0, 0.5), 32, 5),
+        (Cuda(130.0, 10.0, 0.0065, power=1.45), 32, 9),
+        (Cuda(130.0, 31.0, 0.7, jumps=((120, 20.0),)), 32, 8),
+        (Cuda(130.0, 20.0, 0.1, jumps=((600, 20.0),)), 32, 10),
+        (Cuda(130.0, 20.0, 0.1, jumps=((600, 60.0),)), 32, 9),
+        (Device(10.0, 0.05, 1.3, crash=195.0), 8, 6),
+        # The first batch is far too large; it has a peak, or none.
+        (Device(31.0, 5.0, 0.8, crash=13_000.0), 300, 5),
+        (Device(31.0, 2.0, 1.3, crash=195.0), 300, 5),
     ],
 )
-def test_memory_that_grows_in_no_straight_line_takes_few_trials(device, most):
-    size, trials = largest(Search(device.limit, rows=10**6), device)
-    assert device.peak(size) <= device.limit < device.peak(size + 1 + size // 32)
+def test_memory_that_grows_in_no_straight_line_takes_few_trials(device, start, most):
+    size, trials = largest(Search(130.0, rows=10**6, start_bs=start), device)
+    assert device.peak(size) <= 130.0 < device.peak(size + 1 + size // 32)
     assert len(trials) <= most
 
 
