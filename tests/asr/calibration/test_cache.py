@@ -41,6 +41,7 @@ def test_the_key_changes_with_all_that_decides_on_memory(tmp_path, monkeypatch):
         *(key(max_memory_gb=60.0), key(world_size=16), key(soak_steps=400)),
     ]
     assert all(before[package][:1].isdigit() for package in ("torch", "transformers"))
+    assert key()["transformers"] == "", "our own model needs none"
     (tmp_path / "model.safetensors").write_bytes(b"other weights")
     assert key(**of_folder) == before, "weights do not change what a step costs"
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_asr", "layers": 29}')

@@ -39,6 +39,10 @@ def test_the_worst_case_is_the_longest_audio_and_the_longest_transcripts(tmp_pat
         worst_case.find(config, "b_9_9", 3)
     path = config.parent / "train/b_0_1.parquet"
     rows = pq.read_table(path)
+    pq.write_table(pa.concat_tables([rows] * 10), path)
+    case = worst_case.find(config, "b_0_1", 40)
+    assert case.audio_rows == sorted(range(40), key=lambda row: -(row % 4)), "equal ones in order"
+    assert case.text_rows == sorted(range(40), key=lambda row: row % 4 > 0)
     texts = pa.array([None, "é€𐍈", None, ""], pa.string())
     pq.write_table(rows.drop_columns("transcript").append_column("transcript", texts), path)
     case = worst_case.find(config, "b_0_1", 9)
@@ -147,6 +151,10 @@ class Scripted:
 
 def test_what_a_trial_says_of_its_steps(tmp_path):
     config = corpus.write(tmp_path, {"b_0_1": (8, 0.2, 0.3), "b_1_2": (8, 1.2, 1.4)})
+    for path in config.parent.glob("train/*.parquet"):
+        rows = pq.read_table(path)
+        prompts = pa.array([f"prompt {row}" for row in rows["sample_id"].to_pylist()])
+        pq.write_table(rows.append_column("prompt", prompts), path)
     options = TrainOptions(bucket_dir=str(config.parent), model_options=corpus.MODEL_OPTIONS)
 
     def answers() -> list:
@@ -160,14 +168,14 @@ def test_what_a_trial_says_of_its_steps(tmp_path):
         found.append(trial_steps.run(batches, stop=True))
         Scripted(trial_steps, [3.0, MemoryError()])
         found.append(trial_steps.run(batches))
-        scripted = Scripted(trial_steps, [3.0, 9.0])
+        scripted = Scripted(trial_steps, [9.0, 3.0])
         found += [trial_steps.soak(1, 4, 2), scripted.done]
         Scripted(trial_steps, [RuntimeError("mat1 and mat2 shapes cannot be multiplied")])
         with pytest.raises(RuntimeError, match="mat1"):
             trial_steps.run(batches)
-        return found
+        return [*found, batches[1].prompts]
 
-    whole, done, stopped, over, soak, soaked = forks.answered(answers)
+    whole, done, stopped, over, soak, soaked, prompts = forks.answered(answers)
     longest = RowTable.open(config.parent).rows([15])[0].duration_s
     heaviest = whole["heaviest"]
     assert (heaviest["step"], heaviest["rows"]) == (2, 2), "the first of equal peaks"
@@ -177,7 +185,9 @@ def test_what_a_trial_says_of_its_steps(tmp_path):
     assert over["oom"] and over["heaviest"] == {**heaviest, "step": over["steps"] + 1}
     # Two batches stand for any number that is accumulated.
     assert done == ["clear", True, False, "apply"] * 4
-    assert soaked[0] == "begin" and soak["heaviest"]["seconds"] > 1.2
+    assert prompts == ["prompt 8"] * 2, "with the longest transcript comes its prompt"
+    assert soaked[0] == "begin" and soak["steps"] == 1
+    assert soak["heaviest"]["seconds"] > 1.2
 
 
 @pytest.mark.parametrize(
@@ -223,6 +233,7 @@ def test_a_trial_that_is_far_too_large_ends_in_order(tmp_path):
     [
         ("echo std::bad_alloc >&2; exit 134", True),
         ("kill -9 $$", True),
+        ("echo '{\"oom\": false}'; kill -9 $$", True),
         ("kill -6 $$", False),
     ],
 )
@@ -265,4 +276,8 @@ def test_the_environment_of_a_trial_is_that_of_a_training_run(monkeypatch):
     environment = trial.environment()
     assert environment["CUDA_VISIBLE_DEVICES"] == "1"
     assert "expandable_segments:True" in environment["PYTORCH_CUDA_ALLOC_CONF"]
-    assert environment["PYTHONPATH"].split(":")[0] == str(trial.ROOT)
+    monkeypatch.setenv("PYTHONPATH", "/of/the/user")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:native")
+    environment = trial.environment()
+    assert environment["PYTHONPATH"] == f"{trial.ROOT}:/of/the/user"
+    assert environment["PYTORCH_CUDA_ALLOC_CONF"] == "backend:native"
