@@ -85,11 +85,11 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
             found = calibration("b_0_3", bucket=name, batch_size=rows, longest_seconds=0.5)
             atomic.write_json(tmp_path / f"results/asr/calibration/buckets/{name}.json", found)
 
-    def verify() -> str:
+    def verify(soak: int = 2) -> str:
         """What it logs; in a fork, as it limits the memory of its process."""
         flags = ["--mode", "verify_all", "--bucket-config", str(config), "--device", "cpu"]
         flags += ["--model-options", json.dumps(corpus.MODEL_OPTIONS), "--max-memory-gb", "16"]
-        flags += ["--soak-steps", "2"]
+        flags += ["--soak-steps", str(soak)]
         errors = tmp_path / "stderr"
         errors.unlink(missing_ok=True)
         verifying = forks.start(lambda: calibrate_bucket_bs.main(flags), errors)
@@ -105,7 +105,8 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
         assert [buckets[name]["batch_size"] for name in names] == [rows, rows]
     verification = tmp_path / "results/asr/calibration/verification.json"
     assert json.loads(verification.read_bytes())["world_size"] == 1
-    assert "merged" not in verify(), "nothing has changed"
+    assert "merged" not in verify(soak=0), "nothing has changed"
+    assert json.loads(verification.read_bytes())["steps"] > 0, "asked for by hand, it verifies"
 
     Path("results/asr/calibration/buckets/b_0_1.json").unlink()
     flags = ["--mode", "verify_all", "--bucket-config", str(config), "--device", "cpu"]

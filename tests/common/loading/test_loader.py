@@ -67,6 +67,8 @@ def test_another_epoch_begins_at_its_first_step_whatever_was_begun_or_resumed():
     loader = loader_of(start_step=2)
     assert len(loader) == 1
     assert steps(loader) == [(0, 2)]
+    loader.start_step = 4
+    assert (len(loader), steps(loader)) == (0, [])
     loader.set_epoch(1)
     assert steps(loader) == [(1, 0), (1, 1), (1, 2)]
     state = loader.state_dict()

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from millrace.common.errors import MillraceError
 from millrace.common.loading import slots
@@ -42,6 +43,7 @@ LIGHTNING = ("NODE_RANK", "WORLD_SIZE", "LOCAL_RANK")
     ("names", "ranks", "needed", "problem"),
     [
         (TORCHRUN, 1, 400, ""),
+        (TORCHRUN, "", 400, ""),
         (TORCHRUN, 2, 200, ""),
         (TORCHRUN, 2, 201, "may take 402 MB"),
         (TORCHRUN, 1, 401, "of 1 rank may take 401 MB"),
@@ -58,3 +60,32 @@ def test_all_ranks_of_a_node_must_find_room(monkeypatch, names, ranks, needed, p
     if problem:
         with pytest.raises(MillraceError, match=r"400 MB free.*docker --shm-size"):
             slots.require_room(needed << 20)
+
+
+@pytest.mark.parametrize(
+    ("count", "error", "raised"),
+    [
+        (1000, "", None),
+        (1001, "", MillraceError),  # not tried
+        (1000, "unable to allocate shared memory(shm)", MillraceError),
+        (1000, "of another kind", RuntimeError),
+    ],
+)
+def test_what_shared_memory_could_never_hold_is_not_tried(monkeypatch, count, error, raised):
+    make = torch.UntypedStorage._new_shared
+
+    def new_shared(size: int, device: str) -> torch.UntypedStorage:
+        assert size <= 4000
+        if error:
+            raise RuntimeError(error)
+        return make(size, device=device)
+
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared", new_shared)
+    whole = SimpleNamespace(f_blocks=1000, f_frsize=4)
+    monkeypatch.setattr(os, "statvfs", lambda path: whole)
+    if raised is None:
+        assert slots.shared_floats(count).tolist() == [0.0] * count
+        return
+    words = "no room is left" if raised is MillraceError else error
+    with pytest.raises(raised, match=words):
+        slots.shared_floats(count)
