@@ -53,9 +53,9 @@ class Data:
         return f"row {row}"
 
 
-def loader_of(world_size: int = 1, start_step: int = 0) -> BatchLoader:
+def loader_of(start_step: int = 0, **plan: Any) -> BatchLoader:
     data: Any = Data()
-    plans: Any = lambda epoch: Steps(epoch, world_size)  # noqa: E731
+    plans: Any = lambda epoch: Steps(epoch, **plan)  # noqa: E731
     return BatchLoader(data, 0, start_step, plans=plans)
 
 
@@ -78,10 +78,18 @@ def test_another_epoch_begins_at_its_first_step_whatever_was_begun_or_resumed():
     assert steps(resumed) == [(2, 0), (2, 1), (2, 2)]
 
 
-def test_a_state_of_the_same_rows_for_other_ranks_is_refused():
-    state = loader_of(world_size=2).state_dict()
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"world_size": 2},
+        {"rows": np.array([0, 1, 2, 3, 5, 4])},
+        {"offsets": np.array([0, 1, 4, 6])},
+    ],
+)
+def test_a_state_of_other_ranks_rows_or_batches_is_refused(plan):
+    state = loader_of(**plan).state_dict()
     with pytest.raises(MillraceError, match="belongs to another plan"):
-        loader_of(world_size=1).load_state_dict(state)
+        loader_of().load_state_dict(state)
 
 
 def test_the_first_batch_of_a_process_is_checked_and_no_other():
