@@ -105,3 +105,12 @@ def test_a_request_names_the_rows_of_the_next_batch_of_its_worker():
     first, *others = BatchLoader(data, 2)._feed
     assert list(first.following) == [4, 5]
     assert [request.following for request in others] == [None, None]
+    alone = next(iter(BatchLoader(data, 0)._feed))
+    assert list(alone.following) == [2, 3]
+
+
+def test_the_workers_are_started_and_kept_busy_as_it_was_asked():
+    data: Any = Data()
+    asked = BatchLoader(data, 2, start_method="spawn", prefetch_batches=3).data_loader
+    context: Any = asked.multiprocessing_context
+    assert (asked.prefetch_factor, context.get_start_method()) == (3, "spawn")

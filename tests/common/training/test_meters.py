@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from millrace.common.training.meters import APART, PHASES, Clock, Window, figures
+from millrace.common.training.meters import APART, PHASES, Clock, Window, figures, seconds_between
 from millrace.common.training.ranks import Exchange
 from millrace.common.training.task import MicroBatch
 
@@ -31,6 +32,11 @@ def test_laps_leave_no_gap():
     # What passed between the last lap and the restart belongs to the next window.
     spent = clock.restart()
     assert spent.keys() == {"idle"} and spent["idle"] >= 0.01 and clock.restart() == {}
+
+
+def test_an_event_of_a_gpu_tells_milliseconds():
+    event: Any = SimpleNamespace(elapsed_time=lambda end: 1500.0)
+    assert seconds_between(event, event) == 1.5
 
 
 def test_figures_of_two_ranks():
