@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -48,6 +49,9 @@ class Data:
 
     def check(self, batch: Any) -> None:
         self.checked.append(batch.step)
+
+    def new_slots(self, workers: int, per_worker: int) -> None:
+        return None
 
     def place(self, row: int, message: str) -> str:
         return f"row {row}"
@@ -114,3 +118,14 @@ def test_the_workers_are_started_and_kept_busy_as_it_was_asked():
     asked = BatchLoader(data, 2, start_method="spawn", prefetch_batches=3).data_loader
     context: Any = asked.multiprocessing_context
     assert (asked.prefetch_factor, context.get_start_method()) == (3, "spawn")
+
+
+def test_closing_ends_the_workers_in_the_middle_of_a_pass_too():
+    data: Any = Data()
+    data.plan = Steps(0)
+    before = set(multiprocessing.active_children())
+    loader = BatchLoader(data, 1)
+    batches = iter(loader)
+    assert next(batches).step == 0 and set(multiprocessing.active_children()) > before
+    loader.close()
+    assert set(multiprocessing.active_children()) == before

@@ -49,6 +49,7 @@ def test_figures_of_two_ranks():
         "forward": 2.0,
         "backward": 4.0,
         "idle": 1.0,
+        "setup": 25.0,
         "save": 100.0,
         "evaluate": 50.0,
     }
