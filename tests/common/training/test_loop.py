@@ -226,6 +226,8 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_path
     with pytest.raises(MillraceError, match=r"not finite .* by step 4"):
         run(tmp_path, {"save_steps": 3, "log_steps": 9}, {"fault": "nan", "at_step": 4})
     assert saved_steps(tmp_path) == [3]
+    with pytest.raises(MillraceError, match=r"after step 3, by step 4"):
+        run(tmp_path, {"save_steps": 3, "log_steps": 9}, {"fault": "nan", "at_step": 4})
     result = run(tmp_path, {"save_steps": 3}, {})
     assert result.resumed_step == 3 and all(
         torch.isfinite(p).all() for p in result.model.parameters()

@@ -82,7 +82,7 @@ class Updates:
 
     def backward(self, loss: torch.Tensor, batch: MicroBatch, more: bool) -> None:
         with self.fabric.no_backward_sync(self.wrapped, enabled=more):
-            self.fabric.backward(loss * (batch.weight / self._scale) if batch.weight else loss)
+            self.fabric.backward(loss * (batch.weight / self._scale))
 
     def apply(self, total: float, batches: int, step: int, factor: float) -> None:
         """Optimiser step `step`; `total` is the weight of all ranks' batches, `factor` the
