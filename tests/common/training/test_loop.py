@@ -690,6 +690,8 @@ def test_schedule_values():
     assert [cosine.factor(step) for step in (9, 14, 99)] == pytest.approx([0.5, 0.0, 0.0])
     linear = Schedule("linear", 0, 10)
     assert [linear.factor(step) for step in (0, 5, 9)] == pytest.approx([1, 0.5, 0.1])
+    only_warm_up = Schedule("linear", 4, 4)
+    assert [only_warm_up.factor(step) for step in (3, 4)] == pytest.approx([0.8, 0.0])
     constant = Schedule("constant", 1, 10)
     assert [constant.factor(step) for step in (0, 1, 9)] == [0.5, 1.0, 1.0]
 
