@@ -127,11 +127,12 @@ def test_the_newest_are_kept_up_to_the_limit(tmp_path, limit, kept):
     assert steps(tmp_path) == kept
 
 
-def test_another_format_is_refused_not_taken_for_damage(tmp_path):
+@pytest.mark.parametrize("other", [0, 9])
+def test_another_format_is_refused_not_taken_for_damage(tmp_path, other):
     Checkpoints(tmp_path).save(1, state(1), {})
     header = tmp_path / "step-00000001/checkpoint.json"
-    header.write_text(header.read_text().replace('"format": 1', '"format": 9'))
-    with pytest.raises(MillraceError, match="format 9"):
+    header.write_text(header.read_text().replace('"format": 1', f'"format": {other}'))
+    with pytest.raises(MillraceError, match=f"format {other}"):
         Checkpoints(tmp_path).newest()
 
 
@@ -214,7 +215,9 @@ def test_the_best_one_outlives_those_beside_it_and_is_replaced_by_a_better_one(
             # Left by a process that was killed, of the same number: in a container all are 1.
             (tmp_path / f".step-{step:08d}.{os.getpid()}.best.partial").mkdir()
             checkpoints.mark_best(step)
-            assert checkpoints.named("best").step == step
+            assert checkpoints.named("best").step == step and leftovers(tmp_path) == []
+            states = [tmp_path / name / "state.pt" for name in ("best", f"step-{step:08d}")]
+            assert os.path.samefile(*states) == (link is not no_links)
     assert steps(tmp_path) == [4, 5] and leftovers(tmp_path) == []
     for name, step in (("best", 3), ("last", 5), ("step-00000004", 4)):
         found = checkpoints.named(name)
