@@ -16,7 +16,7 @@ from millrace.asr.models.qwen import encoder
 from millrace.asr.models.qwen.config import random_config, random_processor
 from millrace.asr.models.qwen.encoder import encode
 from millrace.asr.models.qwen.model import QwenModel
-from millrace.asr.models.qwen.prepare import tag, without_tag
+from millrace.asr.models.qwen.prepare import language_of, tag, without_tag
 from millrace.asr.models.registry import build
 from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch, sounds
@@ -218,6 +218,11 @@ def test_the_prompt_of_a_sample_is_its_system_turn_as_transformers_writes_it():
     request = model.processor.apply_transcription_request(sounds(one), prompt=systems)
     for row, prompt in enumerate(ids):
         assert prompt == request["input_ids"][row][request["attention_mask"][row] == 1].tolist()
+    # The template may be the tokenizer's.
+    processor = random_processor(TEXTS)
+    processor.tokenizer.chat_template = processor.chat_template
+    processor.chat_template = None
+    assert QwenModel(model.hf, processor).preparer.prompt(3) == tiny().preparer.prompt(3)
 
 
 def test_a_prompt_with_audio_tokens_is_refused():
@@ -240,6 +245,10 @@ def test_an_answer_begins_with_the_language_and_ends_with_any_end_of_the_model(m
     assert request.endswith("<|im_start|>assistant\nlanguage Spanish<asr_text>")
     ends = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     assert asked["max_new_tokens"] == 24 + 2 * 16
+    text = "language French<asr_text> salut"
+    answer[:] = tokenizer(text, add_special_tokens=False).input_ids
+    assert model.recognise(model.prepare(batch([2.0, 0.5]))) == [("French", "salut")] * 2
+    assert language_of("language None<asr_text>x") == language_of("language French") == ""
     assert sorted(model.hf.generation_config.eos_token_id) == sorted(ends)
 
 
