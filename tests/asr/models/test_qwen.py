@@ -245,7 +245,7 @@ def test_an_answer_begins_with_the_language_and_ends_with_any_end_of_the_model(m
     assert request.endswith("<|im_start|>assistant\nlanguage Spanish<asr_text>")
     ends = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     assert asked["max_new_tokens"] == 24 + 2 * 16
-    text = "language French<asr_text> salut"
+    text = "language French<asr_text> salut<|im_end|>"
     answer[:] = tokenizer(text, add_special_tokens=False).input_ids
     assert model.recognise(model.prepare(batch([2.0, 0.5]))) == [("French", "salut")] * 2
     assert language_of("language None<asr_text>x") == language_of("language French") == ""

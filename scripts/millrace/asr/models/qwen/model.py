@@ -56,8 +56,9 @@ class QwenModel(HfModel):
         extractor = processor.feature_extractor
         tokenizer = processor.tokenizer
         self.mel = LogMel(extractor.feature_size, extractor.n_fft, extractor.hop_length)
-        template = processor.chat_template or tokenizer.chat_template
-        self.preparer = QwenPreparer(tokenizer, template, hf.config, self.options, self.mel)
+        self.preparer = QwenPreparer(
+            tokenizer, processor.chat_template, hf.config, self.options, self.mel
+        )
         for layer in hf.model.audio_tower.layers:
             layer.self_attn.__class__ = WindowedAttention
 

@@ -123,7 +123,7 @@ class QwenPreparer:
     """Tokens, masks and lengths; tokenizer and configuration are all it holds of the model."""
 
     tokenizer: Any
-    chat_template: str
+    chat_template: str | None  # None: the tokenizer's own
     config: Qwen3ASRConfig
     options: QwenOptions
     mel: LogMel
