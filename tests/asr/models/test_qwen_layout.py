@@ -80,6 +80,7 @@ def with_rope(**rope: object) -> QwenModel:
     config.text_config.rope_parameters = {"rope_type": "default", "rope_theta": 12_345.0, **rope}
     config.text_config.rms_norm_eps, config.audio_config.n_window_infer = 1e-4, 300
     config.tie_word_embeddings = False
+    config.initializer_range = 0.03
     config.audio_config.num_mel_bins = 80
     processor.feature_extractor = Qwen3ASRFeatureExtractor(feature_size=80)
     model = QwenModel(Qwen3ASRForConditionalGeneration(config), processor)
@@ -101,6 +102,20 @@ def test_the_export_says_what_the_model_in_memory_computes(tmp_path):
         }
 
     assert thinker["text_config"]["tie_word_embeddings"] is False
+    ids = [thinker["audio_start_token_id"], thinker["audio_end_token_id"]]
+    tokens = model.processor.tokenizer.convert_ids_to_tokens(ids)
+    assert tokens == ["<|audio_start|>", "<|audio_end|>"]
+    assert thinker["initializer_range"] == 0.03
+
+    # What the qwen-asr package reads, and no file of transformers beside it.
+    for name, key, value in (
+        ("preprocessor_config.json", "feature_extractor_type", "WhisperFeatureExtractor"),
+        ("tokenizer_config.json", "tokenizer_class", "Qwen2TokenizerFast"),
+    ):
+        assert json.loads((tmp_path / name).read_bytes())[key] == value
+    assert "English" in json.loads((tmp_path / "config.json").read_bytes())["support_languages"]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert not names & {"processor_config.json", "chat_template.jinja"}
 
     # Rotary positions have another form there; those of text turn all three sections alike.
     text = thinker["text_config"]
