@@ -127,6 +127,12 @@ def test_the_export_says_what_the_model_in_memory_computes(tmp_path):
     assert loaded.mel.bins == 80
     assert torch.equal(before, after)
 
+    # Keys that are missing have their defaults.
+    _config("audio_config", dropout=None)(tmp_path)
+    _config("text_config", rope_scaling=None)(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"pad_token_id": null}')
+    assert load(tmp_path).hf.config.audio_config.n_window_infer == 300
+
 
 def test_the_sections_of_the_exported_positions_are_those_of_the_published_model():
     text = {"head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
