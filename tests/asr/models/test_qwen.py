@@ -296,6 +296,8 @@ def test_padding_is_counted_in_samples_tokens_and_flops(model):
     assert counts["flops"] < counts["padded_flops"]
     uniform = model.prepare(batch([2.0, 2.0], [TEXTS[0]], ["en"])).counts
     assert uniform["flops"] == uniform["padded_flops"]
+    part_of_a_chunk = model.prepare(batch([2.1], [TEXTS[0]], ["en"])).counts
+    assert part_of_a_chunk["flops"] < part_of_a_chunk["padded_flops"]
 
 
 @pytest.mark.parametrize(("size", "millions"), [("0.6b", 782), ("1.7b", 2038)])
