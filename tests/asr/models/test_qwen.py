@@ -298,6 +298,10 @@ def test_padding_is_counted_in_samples_tokens_and_flops(model):
     assert uniform["flops"] == uniform["padded_flops"]
     part_of_a_chunk = model.prepare(batch([2.1], [TEXTS[0]], ["en"])).counts
     assert part_of_a_chunk["flops"] < part_of_a_chunk["padded_flops"]
+    # Attention of the encoder ends with its window.
+    windows = [model.preparer.window * count for count in (1, 2, 3)]
+    one, two, three = model.preparer.flops([0] * 3, windows, [0] * 3)
+    assert three - two == pytest.approx(two - one)
 
 
 @pytest.mark.parametrize(("size", "millions"), [("0.6b", 782), ("1.7b", 2038)])
