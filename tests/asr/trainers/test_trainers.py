@@ -187,6 +187,7 @@ def test_a_run_of_so_many_updates_has_them_also_with_more_ranks_than_it_began_wi
     for updates, ranks in ((30, 1), (60, 3)):
         place = {"world_size": ranks, "rank": 0}
         loader = open_loader(tmp_path / "buckets", seconds=SECONDS, transform=inputs, **place)
+        loader.set_epoch(40)  # a later one than there are updates
         chosen = arguments(tmp_path, max_steps=updates, save_steps=30)
         trainer = PlannedTrainer(Tiny(), chosen, train_dataset=loader)
         trainer.train(resume_from_checkpoint=ranks > 1)
