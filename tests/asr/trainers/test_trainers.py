@@ -176,6 +176,8 @@ def test_a_resumed_run_has_the_rates_of_one_that_was_not_stopped(tmp_path, accum
         trainer.train(resume_from_checkpoint=resumed)
         trainers.append(rates(trainer))
     assert trainers[0] == trainers[1]
+    trainer.train()  # anew
+    assert rates(trainer) == trainers[0]
     # Linear, and 0 behind the last update.
     first, *_, last = trainers[0].values()
     assert len(trainers[0]) == max(trainers[0])
