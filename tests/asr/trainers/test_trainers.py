@@ -233,8 +233,9 @@ def same(batch: Any) -> Any:
     return batch
 
 
-def test_a_transform_may_give_the_batch_itself(tmp_path):
-    loader = open_loader(corpus(tmp_path), transform=same)
+@pytest.mark.parametrize("transform", [same, None])
+def test_a_transform_may_give_the_batch_itself_and_so_does_none(tmp_path, transform):
+    loader = open_loader(corpus(tmp_path), transform=transform)
     send_weights(loader)
     batch = next(iter(loader))
     assert take_weight(batch) == 1.0
