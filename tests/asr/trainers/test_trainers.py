@@ -113,6 +113,7 @@ TRAINERS = {"hf": (train_hf, saved_hf), "lightning": (train_lightning, saved_lig
 LAUNCHES = [
     (1, [Launch(2, 5, workers=2), Launch(3)]),
     (1, [Launch(3, 14), Launch(1, 19), Launch(2, 24), Launch(3)]),
+    (1, [Launch(3, 14), Launch(1)]),  # from an epoch's end to the end of a longer one
     (2, [Launch(1, 5), Launch(3, 9, workers=1), Launch(2)]),
     (3, [Launch(3, 4), Launch(2)]),
 ]
