@@ -3,6 +3,7 @@ not."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import av
@@ -14,6 +15,7 @@ import soxr
 from millrace.speech.audio import cut as audio
 from millrace.speech.audio.facts import _stated_duration
 from millrace.speech.audio.packets import is_tag
+from millrace.speech.audio.stream import StreamRecording
 from tests.speech.audio.recordings import (
     RATE,
     is_in_place,
@@ -31,6 +33,20 @@ def test_compressed_segments_lie_where_they_were(corpus, source, name):
     assert info.duration_seconds == pytest.approx(len(source) / RATE, abs=0.05)
     assert name != "opus" or info.duration_seconds == pytest.approx(len(source) / RATE, abs=0.001)
     assert info.warnings == ()
+
+
+def test_of_a_long_recording_the_last_packets_are_read(corpus, monkeypatch):
+    read = []
+    packets = StreamRecording.packets
+
+    def counted(self: StreamRecording) -> Iterator[av.Packet]:
+        for packet in packets(self):
+            read.append(packet.size)
+            yield packet
+
+    monkeypatch.setattr(StreamRecording, "packets", counted)
+    audio.probe(corpus["m4a"])
+    assert 0 < sum(read) < corpus["m4a"].stat().st_size / 2
 
 
 def test_compressed_stereo_at_another_rate(tmp_path, source):
