@@ -363,8 +363,13 @@ def _size_mb(paths: Iterable[str]) -> float:
 
 
 def _of_sections(choices: Mapping[str, Any], sections: Collection[str]) -> dict[str, Any]:
-    """Those keys whose first part is one of `sections`."""
-    return {key: value for key, value in choices.items() if key.partition(".")[0] in sections}
+    """Those keys whose first part is one of `sections`. A slash at the end of a text is left out:
+    it says nothing behind a folder."""
+    found = {}
+    for key, value in choices.items():
+        if key.partition(".")[0] in sections:
+            found[key] = value.rstrip("/") or value if isinstance(value, str) else value
+    return found
 
 
 def _flat(section: dict[str, Any], without: Collection[str], above: str = "") -> dict[str, Any]:
@@ -374,12 +379,7 @@ def _flat(section: dict[str, Any], without: Collection[str], above: str = "") ->
         return {f"{above}enabled": False}
     flat: dict[str, Any] = {}
     for key, value in section.items():
-        if key in without:
-            continue
-        if isinstance(value, dict):
-            flat |= _flat(value, without, f"{above}{key}.")
-        elif isinstance(value, str):
-            flat[above + key] = value.rstrip("/") or value  # it says nothing behind a folder
-        else:
-            flat[above + key] = value
+        if key not in without:
+            inner = isinstance(value, dict)
+            flat |= _flat(value, without, f"{above}{key}.") if inner else {above + key: value}
     return flat
