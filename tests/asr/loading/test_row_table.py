@@ -181,6 +181,17 @@ def test_tars_whose_paths_lead_out_are_found_where_tar_root_says(start, tmp_path
         IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
 
 
+def test_an_absolute_path_may_lead_through_a_link(tmp_path):
+    rows = rows_of(corpus(tmp_path / "old"))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "old/link").symlink_to(tmp_path / "elsewhere")
+    for row in rows:
+        name = os.path.basename(row["tar_path"])
+        row["tar_path"] = str(tmp_path / f"old/link/../old/{name}")
+    tars = sorted({Path(row["tar_path"]) for row in rows})
+    check_readable(write_buckets(tmp_path / "buckets", {"b_0_5": rows}, tars))
+
+
 def test_without_a_tar_root_paths_count_from_the_folder_of_the_buckets(tmp_path, monkeypatch):
     rows = rows_of(corpus(tmp_path))
     named = [{**row, "tar_path": os.path.basename(row["tar_path"])} for row in rows]

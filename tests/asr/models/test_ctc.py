@@ -76,6 +76,7 @@ def test_a_folder_is_read_without_asking_a_hub(tmp_path, monkeypatch):
 
 def test_a_folder_keeps_model_and_text_rules(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
+    # A number is taken for a switch.
     small(case_fold=False, punctuation=1).save_pretrained(first)
     loaded = load(first)
     loaded.save_pretrained(second)

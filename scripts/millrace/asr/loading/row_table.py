@@ -60,11 +60,12 @@ class RowTable:
         path: str | os.PathLike,
         parquets: Sequence[Path] = (),
         tar_root: str = "",
-        moved_from: str | None = None,
+        built_root: str | None = None,
     ) -> None:
+        """`built_root`: what `tar_root` was when the buckets were built, if the tars have moved."""
         self.path = Path(path)
         self.tar_root = tar_root
-        self._built_root = tar_root if moved_from is None else moved_from
+        self._built_root = tar_root if built_root is None else built_root
         self._parquets = [os.path.abspath(parquet) for parquet in parquets]
         self._descriptor: int | None = None
         try:
@@ -77,7 +78,7 @@ class RowTable:
         except (OSError, ValueError, OverflowError) as error:
             remedy = "Remove it; it is made again from the buckets"
             raise MillraceError(f"not a row table ({error})", str(path), remedy) from None
-        self._moved_from = "" if moved_from is None else self._shared_folder()
+        self._moved_from = "" if built_root is None else self._shared_folder()
 
     @classmethod
     def open(
@@ -211,7 +212,10 @@ class RowTable:
         return TarState(os.path.join(root, path), size, mtime_ns, root, digest.decode())
 
     def _as_built(self, path: str) -> str:
-        """Where a tar lay when the buckets were built."""
+        """Where a tar lay when the buckets were built. An absolute path stays as it is written: it
+        may lead through links."""
+        if os.path.isabs(path):
+            return path
         return os.path.normpath(os.path.join(self._built_root, path))
 
     def _shared_folder(self) -> str:

@@ -159,15 +159,12 @@ def scanned(
             remedy = "Give --manifests, or --train"
             raise MillraceError("no manifest was named", "command line", remedy)
         prefixes = PathMap(path_map or {})
-        found = [
-            manifest_of(split, paths, tar_root, tar_template, path_map=prefixes).scan()
+        # One set for all splits: the parts of a member may be rows of several.
+        shared: dict[str, Any] = {"path_map": prefixes, "cut_members": set()}
+        return [
+            manifest_of(split, paths, tar_root, tar_template, **shared).scan()
             for split, paths in splits.items()
         ]
-        # The parts of a member may be rows of several splits.
-        cut_members = set().union(*(manifest.cut_members for manifest in found))
-        for manifest in found:
-            manifest.cut_members = cut_members
-        return found
 
     path = whole[0]
     kind = kinds[path.name]

@@ -43,11 +43,14 @@ class Reader(Manifest):
             for name, alias in columns.items():
                 if name == "tar_path" or name not in ALIASES:
                     names.append(alias)
-            cuts = _cuts(parquet.schema_arrow)
+            has_seconds = _has_offsets_in_seconds(parquet.schema_arrow)
+            if has_seconds:
+                names.append("offset")
             # Count rows and collect their tars; damage shows here, before anything is built.
             groups = range(parquet.metadata.num_row_groups)
-            for read in _batches(parquet, groups, [*names, *cuts], _SCAN_ROWS):
-                _refuse_parts(read, cuts, path)
+            for read in _batches(parquet, groups, names, _SCAN_ROWS):
+                if has_seconds:
+                    _refuse_parts(read.column("offset"), path)
                 batch = self.own_rows(read, read)
                 self.rows += len(batch)
                 paths = batch.column(columns["tar_path"])
@@ -155,21 +158,18 @@ class Reader(Manifest):
         return numbers[at]
 
 
-def _cuts(schema: pa.Schema) -> list[str]:
-    """The column that says, as NeMo's, from which second of a member a row is; the bytes of
+def _has_offsets_in_seconds(schema: pa.Schema) -> bool:
+    """Whether a column says, as NeMo's, from which second of a member a row is; the bytes of
     Millrace's own parquets are whole numbers."""
-    if "offset" in schema.names and pa.types.is_floating(schema.field("offset").type):
-        return ["offset"]
-    return []
+    return "offset" in schema.names and pa.types.is_floating(schema.field("offset").type)
 
 
-def _refuse_parts(batch: pa.RecordBatch, cuts: list[str], path: Path) -> None:
+def _refuse_parts(seconds: pa.Array, path: Path) -> None:
     """Raise MillraceError if a row is a part of a member: the reader reads whole members."""
-    for name in cuts:
-        if pc.any(pc.greater(batch.column(name), 0)).as_py():
-            problem = f"the column {name} has rows that begin within a member"
-            remedy = f"Write tars of members that are rows, and a manifest without {name}"
-            raise MillraceError(problem, str(path), remedy)
+    if pc.any(pc.greater(seconds, 0)).as_py():
+        problem = "the column offset has rows that begin within a member"
+        remedy = "Write tars of members that are rows, and a manifest without offset"
+        raise MillraceError(problem, str(path), remedy)
 
 
 def _batches(
