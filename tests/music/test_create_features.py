@@ -45,7 +45,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     soundfile.write(root / "b/a.flac", tone(), RATE)
     soundfile.write(root / "silence.wav", np.zeros(RATE * 2), RATE)
     soundfile.write(root / "short.wav", tone(0.4), RATE)
-    soundfile.write(root / "opposite.wav", tone()[:, :1] * [1, -1], RATE)
+    opposite = np.concatenate([tone()[:, :1] * [1, -1], np.zeros((RATE, 2))])
+    soundfile.write(root / "opposite.wav", opposite, RATE)
     soundfile.write(root / "nan.wav", np.full(RATE * 2, np.nan), RATE, subtype="FLOAT")
     whole = (root / "b/a.flac").read_bytes()
     (root / "cut.flac").write_bytes(whole[: len(whole) // 2])
@@ -204,6 +205,19 @@ def test_a_second_is_enough_and_a_film_without_sound_is_refused(tmp_path):
         container.mux(stream.encode(None))
     with pytest.raises(Refused, match="the file has no audio"):
         decode(tmp_path / "a.mp4")
+
+
+@pytest.mark.parametrize(
+    "channels",
+    [
+        tone()[:, :1] * [1, -0.5, -0.5],  # of more than two the mix is another
+        np.concatenate([tone()[:, :1] * [1, 1], tone(1)[:, :1] * [1, -1]]),  # at the end only
+        np.concatenate([tone(1)[:, :1] * [1, -1], tone()[:, :1] * [1, 1]]),
+    ],
+)
+def test_channels_that_cancel_each_other_in_part_are_mixed(tmp_path, channels):
+    soundfile.write(tmp_path / "a.wav", channels, RATE)
+    assert np.abs(decode(tmp_path / "a.wav")).max() > 0.1
 
 
 def test_endings_count_in_any_casing(tmp_path):

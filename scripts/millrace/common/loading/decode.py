@@ -100,10 +100,10 @@ def cancel(channels: list[np.ndarray]) -> bool:
         return are_opposite(np.dot(left, left) + np.dot(right, right), np.dot(both, both))
 
 
-def are_opposite(loudness: float, of_sum: float) -> bool:
+def are_opposite(loudness: float, loudness_of_sum: float) -> bool:
     """Whether the sum of two channels is 30 dB below them, by their sums of squares: no two
     microphones, and no stereo mix, are so opposite."""
-    return bool(loudness > 0 and of_sum < 1e-3 * loudness)
+    return bool(loudness > 0 and loudness_of_sum < 1e-3 * loudness)
 
 
 # Containers that know the number of their samples.

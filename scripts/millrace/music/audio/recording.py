@@ -41,7 +41,7 @@ class _Stereo:
 
     to_floats: av.AudioResampler
     loudness: float = 0.0
-    of_sum: float = 0.0
+    loudness_of_sum: float = 0.0
 
     def add(self, frame: av.AudioFrame) -> None:
         if frame.layout.nb_channels != 2:
@@ -50,11 +50,11 @@ class _Stereo:
             channels = block.to_ndarray()
             both = channels.sum(axis=0)
             self.loudness += float(np.vdot(channels, channels))
-            self.of_sum += float(np.vdot(both, both))
+            self.loudness_of_sum += float(np.vdot(both, both))
 
     def check(self) -> None:
         """Raise Refused for channels of which the mix is next to nothing."""
-        if are_opposite(self.loudness, self.of_sum):
+        if are_opposite(self.loudness, self.loudness_of_sum):
             words = "the two channels cancel each other: write it anew with one of them"
             raise Refused("opposite_channels", words)
 
@@ -187,8 +187,8 @@ def cqt(samples: np.ndarray) -> np.ndarray:
 
 
 def features(path: str | os.PathLike) -> np.ndarray:
-    """The CQT of a recording. Raises Refused if there is none, or silence only, or less
-    than a second."""
+    """The CQT of a recording. Raises Refused if there is none, less than a second, or silence
+    only."""
     samples = decode(path)
     seconds = len(samples) / RATE
     if seconds < 1:
