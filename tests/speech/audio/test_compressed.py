@@ -186,9 +186,9 @@ def test_joined_mp3_goes_on_where_the_first_ends(tmp_path, source):
 @pytest.mark.parametrize(("codec", "form"), [("libmp3lame", "mp3"), ("aac", "mpegts")])
 def test_a_rate_that_rises_spoils_nothing(tmp_path, source, codec, form):
     path, low = tmp_path / "joined", soxr.resample(source, RATE, 24000)
-    write_joined(
-        path, [(low[: 5 * 24000], 24000), (source[5 * RATE : 10 * RATE], RATE)], codec, form
-    )
+    # In the middle of a block of one second, so that some is left to flush.
+    parts = [(low[: 27 * 24000 // 5], 24000), (source[27 * RATE // 5 : 10 * RATE], RATE)]
+    write_joined(path, parts, codec, form)
     late = offsets(path, low, [(1.0, 3.0), (6.0, 7.5), (8.0, 9.5)], 24000)
     if form == "mpegts":
         assert late[1:] == ["audio_load"] * 2
