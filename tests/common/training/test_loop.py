@@ -788,13 +788,14 @@ def test_after_a_change_of_ranks_the_first_takes_what_all_have_saved():
         for rank in range(3):
             run_here: Any = SimpleNamespace(
                 ranks=Ranks(rank, 3, rank, 3),
-                position=Position(optimizer_step=5),
+                position=Position(step=2, world_size=2, optimizer_step=5),
                 settings=LoopSettings(),
                 window=SimpleNamespace(load=windows.append),
                 task=SimpleNamespace(load_rank_states=states.append),
             )
             saved = [{"window": number, "task": {"number": number}} for number in range(2)]
             loop._Loop._take_up_of_rank(run_here, saved)
+            assert run_here.position.spans == ((2, 2),)
     assert windows == [[0, 1], [], []]
     assert states == [[{"number": 0}, {"number": 1}], [], []]
 

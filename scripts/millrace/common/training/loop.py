@@ -387,10 +387,8 @@ class _Loop:
         if problem:
             raise MillraceError(*problem)
         seeding.seed_all(self.settings.seed, "rank", self.ranks.rank)
-        if checkpoint is None:
-            self.position.enter(self.ranks.world_size)
-            return None
-        self._take_up(checkpoint)
+        if checkpoint is not None:
+            self._take_up(checkpoint)
         return checkpoint
 
     def _cut_back(self) -> tuple[WholeCheckpoint | None, Any]:
@@ -417,7 +415,6 @@ class _Loop:
         if state["length"] == self.settings.length:
             self._schedule = Schedule(**state["schedule"])
         self.position = Position(**state["position"])
-        self.position.enter(self.ranks.world_size)
         self._take_up_of_rank(state["ranks"])
         for _, metrics in sorted(self.evaluations.items()):
             self._observe(metrics)
@@ -434,6 +431,7 @@ class _Loop:
             taken = [per_rank[rank]]
             seeding.set_rng_state(per_rank[rank]["rng"])
         else:
+            self.position.enter(world_size)
             taken = per_rank if rank == 0 else []
             step = self.position.optimizer_step
             seeding.seed_all(self.settings.seed, "rank", rank, world_size, step)
