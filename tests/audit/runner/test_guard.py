@@ -265,3 +265,12 @@ def test_factories_get_the_arguments_that_they_take_and_modules_are_prepared(tmp
 def test_a_loader_that_is_not_named_by_module_and_name_is_refused(name):
     with pytest.raises(WrongName, match=f"^{name}: is not module:name"):
         locate(name)
+
+
+def test_a_module_that_the_users_own_lacks_is_left_to_python(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "of_user.py").write_text("import of_nobody")
+    with pytest.raises(ModuleNotFoundError, match="of_nobody"):
+        locate("of_user:make_loader")
+    with pytest.raises(WrongName, match="there is no module of_nobody"):
+        locate("of_nobody.train:make_loader")
