@@ -254,9 +254,17 @@ def test_audio_is_found_by_map_by_relative_path_or_by_stem(made, written):
     assert made.audio("rec") == path
 
 
-@pytest.mark.parametrize("folder", ["mp4_converted", "generic_video", "mp3_audio"])
-def test_of_two_recordings_of_one_name_the_folder_decides(made, folder):
-    for place in ("mp4_converted", "generic_video", "mp3_audio"):
+@pytest.mark.parametrize(
+    ("folder", "found"),
+    [
+        ("mp4_converted", "mp4_converted"),
+        ("generic_video", "generic_video"),
+        ("mp3_audio", "mp3_audio"),
+        ("elsewhere", "mp4_converted"),  # the likeliest
+    ],
+)
+def test_of_two_recordings_of_one_name_the_folder_decides(made, folder, found):
+    for place in ("mp4_converted", "generic_video", "mp3_audio", "a_folder"):
         path = made.root / f"spain/downloaded_audio/{place}/rec.wav"
         path.parent.mkdir(parents=True)
         path.write_bytes(b"bytes")
@@ -264,7 +272,7 @@ def test_of_two_recordings_of_one_name_the_folder_decides(made, folder):
     value = {"audio_file": written, "segments": [{"start": 1, "end": 5}]}
     corpora.write_alignment(made.root, "spain", "rec_t", value)
     made.sync()
-    assert made.audio("rec").parent.name == folder
+    assert made.audio("rec").parent.name == found
 
 
 def test_no_corpus_and_an_empty_folder_keep_what_is_there(corpus):

@@ -108,8 +108,8 @@ def test_a_piece_goes_if_half_of_it_or_half_of_the_other_is_common(known):
         mixed = other.copy()
         end = round((0.1 + common) * RATE)
         mixed[:end] = shared[:end]
-        found = matches.find(pieces({0: mixed}, SEARCHED_STEPS), known)
-        assert [match.piece for match in found] == [0] * is_found
+        found = matches.find(pieces({1: shared[: 4 * RATE], 0: mixed}, SEARCHED_STEPS), known)
+        assert [match.piece for match in found] == [0] + [1] * is_found
     # A short piece of the original lies in a long one: a tenth of that, but all of the original.
     long = np.concatenate([other[: 9 * RATE], shared[: 4 * RATE], other[9 * RATE : 20 * RATE]])
     found = matches.find(pieces({0: long}, SEARCHED_STEPS, seconds=23.0), known)
