@@ -131,6 +131,7 @@ def test_without_manifests_the_speech_lanes_index_is_read(tmp_path: Path, run, m
     code, seen = run(Path("out"))
     assert code == 1 and "max_error_fraction" in seen
     assert not Path("out/bucket_config.json").exists()
+    assert "6 tar_missing" in run(Path("out"), "--tar-root", "elsewhere")[1]
 
 
 @pytest.mark.parametrize(
