@@ -48,7 +48,8 @@ def build(
     for split in found.partitions:
         held_out = []
         if split == "train":
-            held_out = ["--held-out", f"{PARTITIONS}/splits/val.json", "--on-leak", on_leak]
+            other = next(name for name in found.partitions if name != split)
+            held_out = ["--held-out", f"{PARTITIONS}/splits/{other}.json", "--on-leak", on_leak]
         assert merge(split, max_error_fraction, *held_out) == 0
     return records
 
@@ -178,18 +179,25 @@ def test_few_files_are_written_again_when_an_image_is_replaced_or_damaged(raw):
     assert len({image.tobytes() for image in images}) == 20
 
 
-@pytest.mark.parametrize("change", ["added", "removed"])
+@pytest.mark.parametrize("change", ["added", "removed", "renamed"])
 def test_a_conversion_after_a_change_gives_the_bytes_of_one_from_the_beginning(
     raw, tmp_path, change
 ):
     build()
     if change == "added":
         write_picture(raw / "train/class 2/new.png", 99, size=(8, 8))
-    else:
+    elif change == "removed":
         (raw / "train/class 1/004.png").unlink()
-    anew = convert(raw, tmp_path / "hand", *SMALL) / "train"
-    for path in (build() / "train").glob("*.h5"):
-        assert path.read_bytes() == (anew / path.name).read_bytes()
+    else:
+        (raw / "val").rename(raw / "validation")
+    anew = convert(raw, tmp_path / "hand", *SMALL)
+    records = build()
+    assert parse().changes == ""
+    assert {path.name for path in records.glob("*/*.h5")} == {
+        path.name for path in anew.glob("*/*.h5")
+    }
+    for path in records.glob("*/*.h5"):
+        assert path.read_bytes() == (anew / path.relative_to(records)).read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ again.
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.common import cli, jsonl
 from millrace.common.leaks import leakage
 from millrace.image.records.deal import FilePlan
+from millrace.image.records.folder import VALIDATION
 
 if TYPE_CHECKING:  # which brings Pillow along
     from millrace.image.records.conversion import Conversion
@@ -55,6 +57,21 @@ def main(args: argparse.Namespace) -> None:
     for path in (records / "partitions").glob(f"{conversion.name}-*.json"):
         if path.stem not in conversion.split["partitions"]:
             path.unlink()
+    if conversion.name in VALIDATION:
+        _remove_renamed(records, conversion.name)
+
+
+def _remove_renamed(records: Path, split: str) -> None:
+    """Remove the records of a validation folder that is called otherwise by now: training refuses
+    both."""
+    for name in VALIDATION:
+        folder = records / name
+        # Only what was converted has prints: images may lie in a folder of that name.
+        if name == split or not any(folder.glob("*.prints.json")):
+            continue
+        for path in (records / "partitions").glob(f"{name}-*.json"):
+            path.unlink()
+        shutil.rmtree(folder)
 
 
 def _conversion(split_file: Path, partitions: Path, records: Path) -> Conversion:
