@@ -242,11 +242,11 @@ def test_the_buckets_differ_by_all_that_they_are_built_with():
     assert inputs().stages["data"].keys == choices | places | {"max_error_fraction"}
 
 
-def test_the_rows_of_dev_are_among_the_files_that_may_be_lost(tmp_path, monkeypatch):
+def test_rows_of_dev_and_the_table_of_tars_are_files_that_may_be_lost(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     buckets = [{"bucket_id": "b_3_5", "path": "b_3_5.parquet"}]
     atomic.write_json(BUCKETS, {"buckets": buckets, "splits": {"dev": {"path": "dev.parquet"}}})
-    lost = [f"results/asr/buckets/{name}.parquet" for name in ("b_3_5", "dev")]
+    lost = [f"results/asr/buckets/{name}.parquet" for name in ("b_3_5", "dev", "tars")]
     assert inputs().listed.lost() == dict.fromkeys(lost, BUCKETS)
 
 

@@ -205,6 +205,7 @@ def fake_buckets(folder: Path) -> tuple[Workflow, str, str, str]:
     config = json.dumps({"buckets": [{"bucket_id": "b_3_5", "path": "train/b_3_5.parquet"}]})
     lost, files = "results/asr/buckets/train/b_3_5.parquet", ["parquet", "json"]
     fake(folder, *(f"results/asr/tar_index/tars-00000.{suffix}" for suffix in files), lost)
+    fake(folder, "results/asr/buckets/tars.parquet")
     fake(folder, "results/asr/buckets/bucket_config.json", bucket_config=config)
     return workflow, "asr_data", lost, "asr_build_bucket_manifests"
 

@@ -135,7 +135,7 @@ class AsrInputs(RunInputs):
 
     @property
     def listed(self) -> Listed:
-        """The bucket parquets, and those of other splits."""
+        """The bucket parquets, those of other splits, and the table of tars, which all need."""
         return Listed(self._parquets, lambda path: BUCKETS, stale=self._stale)
 
     def _stale(self) -> list[str]:
@@ -153,7 +153,7 @@ class AsrInputs(RunInputs):
         except MillraceError:
             # There are none yet; a damaged one is named by the step that reads it.
             return []
-        return [str(path) for path in (*config.paths, *config.splits.values())]
+        return [str(path) for path in (*config.paths, *config.splits.values(), config.tars)]
 
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
         """The calibration of every bucket, the largest first: it shows soonest that a model does
