@@ -104,19 +104,21 @@ def convert_train(found: Sources, records: Path) -> list[int]:
 def test_an_image_that_changes_after_the_parse_or_between_the_jobs_is_an_error(raw, capsys):
     records, path = Path("results/image/records"), raw / "train/class 2/020.png"
     found, content = parse(), path.read_bytes()
-    for other in (content + b"more", content[:-1]):
+    for other in (content + b"more", content[:-1], content[:-1] + b"0"):
         path.write_bytes(other)
         assert sorted(convert_train(found, records)) == [0, 1]
         said = capsys.readouterr().err
         assert "020.png: has changed since it was listed. Run the same command" in said
 
-    # Of the same size, so the merge finds it when it writes a file again.
+    # Of the same size and time, so the merge finds it when it writes a file again.
     path.write_bytes(content)
     damage(raw / "train")
     assert convert_train(parse(), records) == [0, 0]
     for path in raw.rglob("*.png"):
         if path.is_file():
-            path.write_bytes(b"0" * path.stat().st_size)
+            before = path.stat()
+            path.write_bytes(b"0" * before.st_size)
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert merge("train", "0.5") == 1
     assert "(no_image), read before. Run it again" in capsys.readouterr().err
     assert not (records / "train/records.json").exists()
@@ -132,7 +134,7 @@ def test_an_index_lists_no_file_that_is_missing_or_of_other_images(raw, capsys, 
     parse()
     assert merge("train", "0.1") == 1
     assert (
-        "is missing, or was made from other images. Convert again: its job"
+        "is missing, or was made from other images. Convert again: snakemake image_records -"
         in capsys.readouterr().err
     )
 
@@ -142,7 +144,10 @@ def test_an_index_is_refused_whose_held_out_images_cannot_be_told(raw, capsys):
     next((records / "val").glob("*.prints.json")).unlink()
     assert merge("train", "0.1", "--held-out", f"{PARTITIONS}/splits/val.json") == 1
     said = capsys.readouterr().err
-    assert "prints.json: is missing, or of other images. Convert again: its job" in said
+    assert (
+        "prints.json: is missing, or of other images. Convert again: snakemake image_records -"
+        in said
+    )
 
 
 def test_an_index_is_gone_as_soon_as_a_file_of_it_is_written_anew(raw):

@@ -13,6 +13,12 @@ from millrace.image.records.folder import ImageTree
 from millrace.image.records.options import RecordOptions
 from millrace.image.records.pixels import read_image
 
+# The workflow sees no damage: of its jobs those that convert have to be named.
+CONVERT_AGAIN = (
+    "Convert again: snakemake image_records --forcerun image_create_records, or by hand the same"
+    " command"
+)
+
 
 class Conversion(NamedTuple):
     """The record files of a split, the split (of RecordOptions.of_split), and the files' folder."""

@@ -20,7 +20,7 @@ from millrace.common.leaks import leakage
 from millrace.common.leaks.leakage import Shared
 from millrace.common.ledger import Ledger
 from millrace.image.records import leaks, prints
-from millrace.image.records.conversion import Conversion
+from millrace.image.records.conversion import CONVERT_AGAIN, Conversion
 from millrace.image.records.deal import FilePlan, without
 from millrace.image.records.folder import Row
 from millrace.image.records.pixels import read_image, resized
@@ -165,7 +165,7 @@ def _load(conversion: Conversion, row: Row) -> _Loaded:
         if row[1] < 0:
             raise Unusable("missing", "a link to nowhere, or no regular file")
         content = path.read_bytes()
-        if len(content) != row[1]:
+        if (len(content), path.stat().st_mtime_ns) != row[1:3]:
             raise MillraceError(
                 "has changed since it was listed", str(path), "Run the same command again"
             )
@@ -236,8 +236,7 @@ def _read_all_facts(plans: Sequence[FilePlan], pixels: dict, folder: Path) -> li
         noted = read_facts(folder / plan.name)
         if noted.get("dealt") != plan.digest(pixels):
             problem = "is missing, or was made from other images"
-            remedy = "Convert again: its job, or the same command"
-            raise MillraceError(problem, str(folder / plan.name), remedy)
+            raise MillraceError(problem, str(folder / plan.name), CONVERT_AGAIN)
         facts.append(noted)
     return facts
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.fingerprints import pictures
-from millrace.image.records.conversion import Conversion
+from millrace.image.records.conversion import CONVERT_AGAIN, Conversion
 
 
 class Print(NamedTuple):
@@ -58,8 +58,8 @@ def of_split(conversion: Conversion) -> Iterator[Labelled]:
         records = conversion.folder / plan.name
         known = read(records, plan.digest(conversion.pixels))
         if known is None:
-            remedy = "Convert again: its job, or the same command"
-            raise MillraceError("is missing, or of other images", str(file_of(records)), remedy)
+            problem = "is missing, or of other images"
+            raise MillraceError(problem, str(file_of(records)), CONVERT_AGAIN)
         for row in known:
             yield Labelled(row, labels[row.path])
 
