@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.asr.tars.header import SYMLINK
-from millrace.asr.tars.paths import REBUILD
+from millrace.asr.tars.paths import REBUILD, REMAKE
 from millrace.asr.tars.scan import FAILED, TarScan
 from millrace.common.atomic import replacing
 from millrace.common.errors import MillraceError, own_file
@@ -136,7 +136,7 @@ class TarIndex:
         except FileNotFoundError:
             raise MillraceError("no tar index there", os.fspath(path), REBUILD) from None
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-            raise MillraceError(f"not a tar index ({error})", os.fspath(path), REBUILD) from None
+            raise MillraceError(f"not a tar index ({error})", os.fspath(path), REMAKE) from None
         return cls(file, {tar.path: tar for tar in tars}, os.fspath(path))
 
     def members(self, tar_path: str) -> pa.Table:

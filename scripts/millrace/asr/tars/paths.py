@@ -48,3 +48,5 @@ def real_paths(paths: Iterable[str]) -> dict[str, str]:
 
 _AFTER_TOUCH = "after --touch: asr_data -R asr_build_tar_indices"
 REBUILD = f"Build its index and the buckets again: snakemake asr_data ({_AFTER_TOUCH})"
+# Of an index that is damaged, which makes nothing pending.
+REMAKE = "Build it again: snakemake asr_data -R asr_build_tar_indices"
