@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,6 +34,11 @@ class Held(plain.Squares):
 
     def __getitem__(self, index: int) -> float:
         return self.transform[0].random()
+
+
+@dataclass(slots=True)
+class Slotted:
+    x: int
 
 
 class Stream(IterableDataset):
@@ -148,6 +155,8 @@ def test_an_epoch_leaves_time_for_the_next(share, batches):
         (np.zeros(2), np.ones(2)),
         ({"a": 1, "b": 2}, {"a": 2, "b": 1}),
         (["1"], [1]),
+        (Slotted(1), Slotted(2)),
+        (Path("a"), Path("b")),
     ],
 )
 def test_contents_that_differ_have_other_digests(one, other):

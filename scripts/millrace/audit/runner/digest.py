@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping
+from os import PathLike
 from typing import Any
 
 import torch
@@ -94,12 +95,21 @@ def members(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)):
         for place, part in enumerate(value):
             yield str(place), part
-    elif hasattr(value, "tobytes") or isinstance(value, (torch.Tensor, type)):
+    elif hasattr(value, "tobytes") or isinstance(value, (torch.Tensor, type, PathLike)):
         return
-    elif hasattr(value, "__dict__"):
-        for name, part in vars(value).items():
+    else:
+        for name, part in [*_slots(value), *getattr(value, "__dict__", {}).items()]:
             if not callable(part):
                 yield str(name), part
+
+
+def _slots(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a class with `__slots__`, as `dataclass(slots=True)` makes it, that are set."""
+    for kind in type(value).__mro__:
+        names = vars(kind).get("__slots__", ())
+        for name in [names] if isinstance(names, str) else names:
+            if not name.startswith("__") and hasattr(value, name):
+                yield name, getattr(value, name)
 
 
 def walk_tensors(
@@ -124,7 +134,7 @@ def _feed(state: Any, value: Any, depth: int) -> None:
         dtype, layout = NUMBERS[kind]
         state.update(f"tensor torch.{dtype} ()".encode())
         state.update(struct.pack(layout, value))
-    elif isinstance(value, (str, bytes, bool, int, float, complex, type(None))):
+    elif isinstance(value, (str, bytes, bool, int, float, complex, type(None), PathLike)):
         state.update(f"{kind.__name__} {value!r}".encode())
     elif hasattr(value, "dtype") and hasattr(value, "tobytes"):
         # A numpy.memmap is an ndarray after pickling: the class does not matter.
