@@ -25,6 +25,10 @@ def labelled(index: int) -> dict:
     return {"x": numbers(index), "label": index % 2}
 
 
+def noisy(index: int) -> dict:
+    return {"x": numbers(index) + torch.rand(4), "id": index}
+
+
 def one_long(index: int) -> dict:
     return {"x": numbers(index, 5 if index == 17 else 4), "id": index}
 
@@ -380,8 +384,15 @@ CASES = [
     bug("DP7", "a length twice the list", lambda: train(Items(24, 48, wraps=True))),
     bug(
         "DP7",
-        "a length of one list and a quarter",
-        lambda: train(Items(24, 30, wraps=True)),
+        "a length of one list and a half",
+        lambda: train(Items(80, 120, wraps=True)),
+        says="[120] gives sample 40 again",
+    ),
+    twin(
+        "DP7",
+        "an epoch of as many random draws as it likes",
+        lambda: train(Items(24, 30, wraps=True, make=noisy)),
+        verdict="not decidable",
         says="[30] gives sample 6 again",
     ),
     bug("DP7", "rows three times on purpose, but twice", lambda: train(Repeating(3))),

@@ -177,10 +177,19 @@ def lengths(seen: Seen) -> Finding:
         return failed(f"len is {size}, but [{size - 1}] raises {last['text']}", last)
     place = items.get("equals")
     if place is not None and not _repeats_on_purpose(size, items):
-        return failed(f"len is {size}, but [{size}] gives sample {place} again: it wraps around")
+        cause = f"len is {size}, but [{size}] gives sample {place} again: it wraps around"
+        return _wrapped(cause, items["varies"])
     if place is None and items.get("longer"):
         return _too_short(size, items["longer"])
     return passed(f"len is {size}")
+
+
+def _wrapped(cause: str, varies: bool) -> Finding:
+    """The finding of indices that begin again: an epoch of random draws may be as long as it
+    likes."""
+    if varies:
+        return undecided(cause, "whether the length is meant: each read of an index differs")
+    return failed(cause)
 
 
 def _repeats_on_purpose(size: int, items: Seen) -> bool:

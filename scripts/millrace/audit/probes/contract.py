@@ -151,7 +151,7 @@ def items(data: Any, size: int, until: float) -> Seen:
     """The `last` sample, and whether the one beyond it `equals` an earlier one.
 
     `lists` and `numbers`: lengths and values of attributes. `longer`: lists that say where the data
-    set ends, beyond its length.
+    set ends, beyond its length. `varies`: a sample is drawn anew whenever it is read.
     """
 
     def get(index: int) -> Seen:
@@ -163,17 +163,6 @@ def items(data: Any, size: int, until: float) -> Seen:
     if "digest" not in beyond[0]:
         return seen
 
-    # Two in a row that differ: contents that neighbours share prove nothing.
-    places = range(0)
-    if beyond[0] != beyond[1]:
-        places = range(min(size, ITEMS))
-    seen["equals"] = None
-    for place in takewhile(lambda _: time.monotonic() < until, places):
-        if [get(place), get(place + 1)] == beyond:
-            # One that gives the next sample for one it cannot read wraps around nothing.
-            starts_again = place == 0 or get(size - place) == get(0)
-            seen["equals"] = place if starts_again else None
-            break
     seen |= {"lists": {}, "longer": {}, "numbers": {}}
     for name, value in members(data):
         many = length(value)
@@ -184,6 +173,20 @@ def items(data: Any, size: int, until: float) -> Seen:
             is_end = many > size and get(many).get("type") in LACKING
             if is_end and "digest" in get(many - 1):
                 seen["longer"][name] = many
+
+    # Two in a row that differ: contents that neighbours share prove nothing. A list that begins
+    # again does so anywhere.
+    places = []
+    if beyond[0] != beyond[1]:
+        places = [*range(min(size, ITEMS)), *(size % many for many in seen["lists"].values())]
+    seen["equals"] = None
+    for place in takewhile(lambda _: time.monotonic() < until, places):
+        if place < size and [get(place), get(place + 1)] == beyond:
+            # One that gives the next sample for one it cannot read wraps around nothing.
+            starts_again = place == 0 or get(size - place) == get(0)
+            seen["equals"] = place if starts_again else None
+            break
+    seen["varies"] = _read(data, 0) != _read(data, 0)
     return seen
 
 
