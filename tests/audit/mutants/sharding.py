@@ -279,6 +279,13 @@ CASES = [
     twin("DP3", "padded by its sampler", lambda: spread(Rows(33)), RANKS),
     bug("edges", "fewer rows than a batch", lambda: load(Rows(6), batch_size=8, drop_last=True)),
     bug("edges", "evaluation drops rows", lambda: train(Rows()), val=dropping),
+    bug(
+        "edges",
+        "evaluation drops rows by its batch sampler",
+        lambda: train(Rows()),
+        val=lambda: DataLoader(Rows(23), batch_sampler=BatchSampler(range(23), 4, True)),
+        says="drop_last=True on the val loader loses 3 of 23 samples",
+    ),
     bug("edges", "workers drop their shares", lambda: load(Stream(6), drop_last=True)),
     bug("edges", "a spent iterator", lambda: Spent(load(Rows())), says="none in epoch 1"),
     twin("edges", "an iterator for one epoch", lambda: iter([*load(Rows())])),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.utils.data import BatchSampler
+
 from millrace.audit.probes.model import batch_of_one
 from millrace.audit.runner.listener import Listener, is_stream, length
 from millrace.audit.runner.probes import Seen
@@ -29,11 +31,15 @@ def _edges(loader: Any, rank: Rank, ranks: int) -> Seen:
     if core is None:
         return {}
     iterable = is_stream(core)
+    batches = core
+    # One that the user has made is told of by the loader in no other way.
+    if type(core.batch_sampler) is BatchSampler:
+        batches = core.batch_sampler
     return {
-        "samples": length(core.dataset if iterable else core.sampler),
-        "batch_size": core.batch_size,
-        "drop_last": core.drop_last,
+        "samples": length(core.dataset if iterable else batches.sampler),
+        "batch_size": batches.batch_size,
+        "drop_last": batches.drop_last,
         "iterable": iterable,
         # In a world of one a DistributedSampler gives what all ranks would share.
-        "replicas": ranks if getattr(core.sampler, "num_replicas", 0) == 1 else 1,
+        "replicas": ranks if getattr(batches.sampler, "num_replicas", 0) == 1 else 1,
     }
