@@ -186,23 +186,34 @@ def test_a_few_batches_that_hold_the_whole_dataset_are_decided(samples, verdict)
 
 
 def test_samples_of_no_dataset_are_not_counted():
-    [finding] = said("DP2", epochs=[[epoch(list(range(40, 88)))]])
+    packed = epoch(list(range(40, 88)))
+    [finding] = said("DP2", epochs=[[packed]])
     assert finding.verdict == "not decidable"
     assert "40 of 48 samples are none that the dataset gives" in finding.cause
+    [finding] = said("DP2", epochs=[[packed], [packed]])
+    assert finding.cause.startswith("48 samples come on several of 2 ranks")
 
 
 def test_what_one_worker_gives_twice_is_not_repeated_by_several():
     workers = [[*range(24), *range(8)], list(range(24, 48))]
     [finding] = said("DP2", epochs=of_workers([workers], has_sampler=False))
     assert finding.verdict == "pass"
+    workers[1] = list(range(16, 48))  # it draws with replacement
+    [finding] = said("DP2", epochs=of_workers([workers], has_sampler=False))
+    assert finding.verdict == "not decidable" and finding.needs.endswith("with replacement")
 
 
 @pytest.mark.parametrize(
-    ("frameworks", "verdict"), [([], "fail"), (["accelerate"], "not decidable")]
+    ("source", "verdict"),
+    [
+        ({}, "fail"),
+        ({"frameworks": ["accelerate"]}, "not decidable"),
+        ({"drawn_again": {str(row): 2 for row in range(48)}}, "pass"),  # each rank has a copy
+    ],
 )
-def test_ranks_of_one_sampler_are_alike_unless_a_framework_shares_it_out(frameworks, verdict):
+def test_ranks_of_one_sampler_are_alike_unless_it_is_shared_out(source, verdict):
     ranks = of_workers([[list(range(48))]] * 2, has_sampler=True)
-    [finding] = said("DP2", epochs=ranks, source=[SOURCE | {"frameworks": frameworks}])
+    [finding] = said("DP2", epochs=ranks, source=[SOURCE | source])
     assert finding.verdict == verdict
 
 
@@ -295,7 +306,7 @@ def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
         ("augmented", {}, {"stable": [""], "reordered": False, "shuffled_by": []}),
         ("good", {"length": 1000}, {"complete": True, "all_drawn": True}),
         ("good", {"length": 1001}, {"complete": False}),  # not every row is read
-        ("good", {"sampler": [0, 1]}, {"complete": True, "all_drawn": False}),
+        ("good", {"sampler": [0, 1, 1]}, {"all_drawn": False, "drawn_again": {"1": 2}}),
         (
             BUILD,
             {"name": "DP14 a generator of which workers have copies"},

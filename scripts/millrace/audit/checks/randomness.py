@@ -169,7 +169,7 @@ def duplicates(look: Seen, epochs: list[list[Epoch]], dataset: Dataset) -> Itera
 def _drawn_again(shared: Shares) -> Finding:
     """The finding of a sampler that draws with replacement: ranks may meet, but not all the way."""
     cause = "the sampler draws with replacement"
-    if _begin_alike(shared, axis=0):
+    if _alike(shared, axis=0):
         cause += ", and several ranks draw the same samples in the same order"
         return undecided(cause, "a generator of the sampler that is seeded by the rank")
     return passed(cause)
@@ -178,14 +178,19 @@ def _drawn_again(shared: Shares) -> Finding:
 def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
     """A finding if several workers of a rank, or several ranks, give the same samples."""
     repeats = shared.repeated_by_workers() if kind == "workers" else shared.repeated_by_ranks()
+    alike = _alike(shared, axis=1 if kind == "workers" else 0)
     if shared.complete:
         is_repeated = repeats.total() > shared.filling
     else:  # of a stream without an end only equal beginnings say that it is not shared out
-        is_repeated = _begin_alike(shared, axis=1 if kind == "workers" else 0)
+        is_repeated = bool(alike)
+    # What is packed the dataset does not give by itself: known is only that it comes again.
+    if len(alike - shared.held.keys()) >= EXAMPLES:
+        is_repeated = True
+        repeats = Counter(alike)
     if not is_repeated:
         return None
 
-    repeats = repeats or shared.total
+    repeats = repeats or Counter(alike)
     # Of each name so many as the dataset holds: more are further repeats of the same samples.
     count = sum(min(extra, shared.held[name] or extra) for name, extra in repeats.items())
     factor = shared.workers if kind == "workers" else shared.ranks
@@ -194,17 +199,21 @@ def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
     if shared.from_sampler and dataset.frameworks:
         needs = f"the loader as {' or '.join(dataset.frameworks)} hands it to the loop"
         return undecided(cause, needs, evidence)
+    if not shared.from_sampler and not alike and shared.gives_again():
+        return undecided(cause, "whether samples are drawn with replacement", evidence)
     fix = "sampler=DistributedSampler(dataset) and no shuffle=; if one process trains: --ranks 1"
     return failed(cause, evidence, fix if shared.from_sampler else "")
 
 
-def _begin_alike(shared: Shares, axis: int) -> bool:
-    """Whether two places that differ in this axis only give the same samples in the same order."""
+def _alike(shared: Shares, axis: int) -> set[str]:
+    """The samples of two places that differ in this axis only and give the same in the same
+    order."""
     for place, other in _neighbours(shared.streams, axis):
         names = shared.streams[place]
-        if names == shared.streams[other] and len(set(names)) >= EXAMPLES:
-            return True
-    return False
+        distinct = set(names)
+        if names == shared.streams[other] and len(distinct) >= EXAMPLES:
+            return distinct
+    return set()
 
 
 def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Finding:

@@ -29,6 +29,7 @@ class Dataset(NamedTuple):
     reordered: bool  # the second pass had another order
     shuffled_by: list[str]  # functions that were called
     frameworks: list[str]  # that may replace the sampler
+    drawn_again: dict[str, int]  # how often the sampler draws rows, if more than once
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Shares:
 
     streams: dict[Place, list[str]]  # names of samples, in the order of the batches
     held: Counter[str]
+    due: Counter[str]  # as often as the sampler of one process draws it, if that is more
     ranks: int
     largest_batch: int
     from_sampler: bool  # each batch was asked for by indices
@@ -89,7 +91,7 @@ class Shares:
         repeated: Counter[str] = Counter()
         for rank in range(self.ranks):
             workers = self._workers_of(rank)
-            too_often = _sum(workers) - self.held
+            too_often = _sum(workers) - self.due
             for name, count in too_often.items():
                 if sum(name in worker for worker in workers) > 1:
                     repeated[name] = max(repeated[name], count)
@@ -99,7 +101,15 @@ class Shares:
         """Samples that several ranks gave, by how often too often."""
         given = map(self._given_by, range(self.ranks))
         # What one rank repeats by itself is a matter of its workers: count it once here.
-        return _sum(counts & self.held for counts in given) - self.held
+        return _sum(counts & self.due for counts in given) - self.due
+
+    def gives_again(self) -> bool:
+        """Whether one worker gave a sample more often than the dataset does by itself: it may draw
+        with replacement."""
+        places = map(Counter, self.streams.values())
+        return any(
+            count > max(1, self.held[name]) for counts in places for name, count in counts.items()
+        )
 
     def came_whole(self) -> bool:
         """Whether every sample of the dataset came, even if the time was over before the loader
@@ -153,9 +163,13 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
     held = Counter(row_of.get(key, key) for key in held_keys)
     if by_index:  # the dataset holds each index once
         held = Counter(set().union(*streams.values()))
+    due = held
+    if by_index or (row_of and dataset.complete):  # names are rows
+        due = held | Counter(dataset.drawn_again)
     return Shares(
         streams=dict(streams),
         held=held,
+        due=due,
         ranks=len(epochs),
         largest_batch=largest,
         from_sampler=all(batch.indices is not None for batch in batches),

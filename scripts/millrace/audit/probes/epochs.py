@@ -137,15 +137,16 @@ def _noted(calls: list, name: str, *args: Any) -> None:
 def source(target: Target, rank: Rank) -> Seen:
     """Two passes: the `samples` of the first; `stable` fields are equal in both.
 
-    `complete`: both ended. `all_drawn`: the sampler leaves none out. `reordered`: the second pass
-    had another order. `shuffled_by`: what made an order.
+    `complete`: both ended. `all_drawn`: the sampler leaves none out. `drawn_again`: how often it
+    draws rows, if more than once. `reordered`: the second pass had another order. `shuffled_by`:
+    what made an order.
     """
     tap = Listener(target.loader(), rank, workers=0)
     half = rank.left() / 2
     rows = _rows(tap.original)
     is_map = rows is not None
     calls = _shuffles()
-    drawn = _drawn(tap.original) if is_map else set()
+    drawn = _drawn(tap.original) if is_map else Counter[str]()
     orders = dict(calls) if is_map else calls  # those of a stream are called as it is read
     first, first_ended = _pass(tap, rows, rank, half)
     second, second_ended = _pass(tap, rows, rank, 2.0)
@@ -160,6 +161,7 @@ def source(target: Target, rank: Rank) -> Seen:
         "iterable": not is_map,
         "complete": complete and (rows is None or rows <= MOST_ROWS),
         "all_drawn": not is_map or len(drawn) == rows,
+        "drawn_again": {row: count for row, count in drawn.items() if count > 1},
         "samples": first,
         "stable": stable,
         "reordered": any(_column(name, first) != _column(name, second) for name in stable),
@@ -169,9 +171,9 @@ def source(target: Target, rank: Rank) -> Seen:
     }
 
 
-def _drawn(core: DataLoader) -> set[str]:
-    """What the sampler draws in an epoch."""
-    drawn: set[str] = set()
+def _drawn(core: DataLoader) -> Counter[str]:
+    """What the sampler draws in an epoch, and how often."""
+    drawn: Counter[str] = Counter()
     for batch in islice(order(core), MOST_OF_EPOCH):
         drawn.update(map(str, index_list(batch)))
     return drawn
