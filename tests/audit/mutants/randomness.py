@@ -53,12 +53,26 @@ class Unused(Rows):
 
 
 class Lazily(Rows):
-    rng = None
+    """The first sample seeds its generator, or puts another one in its place."""
+
+    def __init__(self, rng: object = None) -> None:
+        super().__init__()
+        self.rng, self.is_fresh = rng, True
 
     def __getitem__(self, index: int) -> dict:
-        if self.rng is None:
-            self.rng = np.random.default_rng(torch.initial_seed())
+        if self.is_fresh:
+            self.is_fresh = False
+            if isinstance(self.rng, random.Random):
+                self.rng.seed(torch.initial_seed())
+            elif isinstance(self.rng, torch.Generator):
+                self.rng.manual_seed(torch.initial_seed())
+            else:
+                self.rng = np.random.default_rng(torch.initial_seed())
         return {"x": row(index)["x"] + draw(self.rng), "id": index}
+
+
+def moved(index: int, rng: object = np.random.default_rng(0)) -> dict:
+    return {"x": row(index)["x"] + draw(rng), "id": index}
 
 
 class Mixup:
@@ -88,6 +102,7 @@ CASES = [
         says="epochs 0 and 1",
     ),
     bug("DP1", "constant torch seed", lambda: train(Noisy("torch"), worker_init_fn=torch_constant)),
+    bug("DP1", "generator as a default", lambda: train(Rows(make=moved)), says="make.rng"),
     bug("DP1", "generator of collate", lambda: train(Rows(), collate_fn=Mixup()), says=MIXED),
     bug("DP1", "one seed on all ranks", lambda: seeded(0), RANKS, says="ranks 0 and 1"),
     bug(
@@ -105,6 +120,9 @@ CASES = [
         lambda: train(Noisy(np.random.default_rng(0)), worker_init_fn=fresh_generator),
     ),
     twin("DP1", "generator made by the first sample", lambda: train(Lazily())),
+    twin("DP1", "generator of another's place", lambda: train(Lazily(np.random.default_rng(0)))),
+    twin("DP1", "python generator seeded by a sample", lambda: train(Lazily(random.Random(0)))),
+    twin("DP1", "torch generator seeded by a sample", lambda: train(Lazily(torch.Generator()))),
     twin("DP1", "no augmentation", lambda: train(Rows()), verdict="pass", says="the same"),
     twin("DP1", "no rows", lambda: load(Subset(Rows(), [])), RANKS, verdict="pass"),
     twin("DP1", "a seed a rank", lambda: seeded(rank()), RANKS),

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -72,7 +72,7 @@ class Listener:
         core = self.core
         original = self.original
         if core is not None and original is not None and core.num_workers == 0:
-            self.functions.start = states(core.dataset, original.collate_fn)
+            self.functions.start = states(generators(core.dataset, original.collate_fn))
         slowest = 0.0
         before = time.monotonic()
         reserve = RESERVE + (1 - share) * self.rank.left()
@@ -259,18 +259,24 @@ class Functions:
         self.collate = loader.collate_fn
         self.batched = loader.batch_sampler is not None
         self.start: dict[str, str] = {}
+        self.held: dict[str, Any] = {}  # which generators a worker began with, by their paths
 
     def collate_fn(self, samples: Any) -> Noted:
         listed = samples if self.batched else [samples]
         digests = [fields(sample) for sample in listed]
         batch = self.collate(samples)
         info = get_worker_info()
+        held = generators(info and info.dataset, self.collate)
+        # What was made or seeded anew has not begun as the copy that the worker was given.
+        for path in self.held.keys() & held:
+            if self.held[path] != _seeding(held[path]):
+                self.start.pop(path, None)
         note = {
             "pid": os.getpid(),
             "samples": digests,
             "batch": digest(batch),
             "worker": info and info.id,
-            "random": states(info and info.dataset, self.collate),
+            "random": states(held),
             "start": self.start,
         }
         return Noted(note, batch)
@@ -281,7 +287,21 @@ class Functions:
         threading.Thread(target=_die_with, args=[parent], daemon=True).start()
         if self.init is not None:
             self.init(worker)
-        self.start = states(get_worker_info().dataset, self.collate)
+        held = generators(get_worker_info().dataset, self.collate)
+        self.start = states(held)
+        self.held = {path: _seeding(generator) for path, generator in held.items()}
+        random.Random.seed = self._noting(random.Random.seed)
+
+    def _noting(self, seed: Callable) -> Callable:
+        """Python's seed(), which also notes that a generator is seeded anew."""
+
+        def noted(generator: random.Random, *args: Any, **named: Any) -> None:
+            for path, (begun, _) in self.held.items():
+                if begun is generator:
+                    self.start.pop(path, None)
+            seed(generator, *args, **named)
+
+        return noted
 
 
 def _die_with(process: Any) -> None:
@@ -303,18 +323,32 @@ def reseed(seed: int = SEED) -> None:
         sys.modules["numpy"].random.seed(seed)
 
 
-def states(dataset: Any, collate: Any) -> dict[str, str]:
-    """Digests of the random states of torch, Python and NumPy, and of the generators that a data
-    set and a collate_fn hold."""
+def states(generators: Mapping[str, Any]) -> dict[str, str]:
+    """Digests of the random states of torch, Python and NumPy, and of these generators."""
     seen = {"torch": digest(torch.get_rng_state()), "python": digest(random.getstate())}
     if (numpy := sys.modules.get("numpy")) is not None:
         seen["numpy"] = digest(numpy.random.get_state())
+    for path, generator in generators.items():
+        seen[path] = _state(generator)
+    return seen
+
+
+def generators(dataset: Any, collate: Any) -> dict[str, Any]:
+    """The random generators that a data set and a collate_fn hold, by their paths."""
+    held = {}
     for name, holder in (("", dataset), (COLLATE, collate)):
         for path, value in walk(holder, name, code=True):
             of_numpy = type(value).__module__.startswith("numpy.random")
             if of_numpy or isinstance(value, (torch.Generator, random.Random)):
-                seen[path] = _state(value)
-    return seen
+                held[path] = value
+    return held
+
+
+def _seeding(generator: Any) -> tuple[Any, int | None]:
+    """Which generator it is, and the seed of one of torch."""
+    if isinstance(generator, torch.Generator):
+        return generator, generator.initial_seed()
+    return generator, None
 
 
 def _state(generator: Any) -> str:

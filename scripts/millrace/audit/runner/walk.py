@@ -103,12 +103,15 @@ def _answers(value: Any) -> bool:
 
 
 def _named(function: FunctionType) -> Held:
-    """What a function names: of its closure, and of the globals of its module."""
+    """What a function names: its defaults, and those of its closure and of its module's globals."""
     if _is_foreign(function):
         return []
     scope = function.__globals__
     names = function.__code__
-    held = []
+    arguments = names.co_varnames[: names.co_argcount]
+    defaults = function.__defaults__ or ()
+    held = list(zip(reversed(arguments), reversed(defaults), strict=False))
+    held += (function.__kwdefaults__ or {}).items()
     for name, cell in zip(names.co_freevars, function.__closure__ or (), strict=True):
         if cell != CellType():  # an empty one raises
             held.append((name, cell.cell_contents))
