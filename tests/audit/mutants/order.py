@@ -88,6 +88,16 @@ class ShuffledStream(Stream):
         return map(self.make, order[self.share()])
 
 
+class Drawing(Stream):
+    """Rows in their order; beside each four of them others are drawn."""
+
+    def __iter__(self) -> Iterator[dict]:
+        for number, sample in enumerate(super().__iter__()):
+            if number % 4 == 0:
+                beside = torch.randperm(24)
+            yield {**sample, "beside": beside[:4]}
+
+
 class HeldStream(Stream):
     """Its workers shuffle by a generator of which each has a copy, in each epoch a new one."""
 
@@ -285,6 +295,7 @@ CASES = [
     twin("DP14", "an epoch for new workers", lambda: load(ShuffledStream(shared=False))),
     twin("DP14", "rows by an epoch for new workers", lambda: load(NoisyByEpoch())),
     twin("DP14", "rows as they stand", lambda: load(Rows()), verdict="not applicable"),
+    twin("DP14", "others drawn", lambda: load(Drawing()), verdict="not applicable"),
     twin("DP14", "no loop is given", distributed, RANKS, verdict="not decidable"),
     twin(
         "DP14",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from millrace.audit.probes.batches import order
-from millrace.audit.runner.digest import fields
+from millrace.audit.runner.digest import digest, fields
 from millrace.audit.runner.listener import (
     MOST_OF_EPOCH,
     Listener,
@@ -32,6 +32,7 @@ from millrace.audit.runner.target import Rank, Target
 MOST_BATCHES = 50  # show whether an order changes
 MOST = 20_000  # samples of a stream
 MOST_ROWS = 1000  # of a dataset with indices
+FEW = 1000  # things that were shuffled tell one order from another
 FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
 PLACES = (
     "sampler",
@@ -142,21 +143,29 @@ def source(target: Target, rank: Rank) -> Seen:
     what made an order.
     """
     tap = Listener(target.loader(), rank, workers=0)
-    half = rank.left() / 2
     rows = _rows(tap.original)
     is_map = rows is not None
     calls = _shuffles()
     drawn = _drawn(tap.original) if is_map else Counter[str]()
-    orders = dict(calls) if is_map else calls  # those of a stream are called as it is read
-    first, first_ended = _pass(tap, rows, rank, half)
+    shuffled_by = list(calls)
+    calls.clear()
+    first, first_ended = _pass(tap, rows, rank, rank.left() / 2)
+    of_first = dict(calls)
+    calls.clear()
     second, second_ended = _pass(tap, rows, rank, 2.0)
     complete = first_ended and second_ended
     if not complete:
         shorter = min(len(first), len(second))
         first = first[:shorter]
         second = second[:shorter]
-    names = list(first[0]) if first else []
-    stable = [name for name in names if _is_stable(name, first, second, is_map)]
+    stable = _stable(first, second, is_map)
+    reordered = any(_column(name, first) != _column(name, second) for name in stable)
+    if not is_map:  # a stream shuffles as it is read
+        shuffled_by = [
+            name
+            for name, made in of_first.items()
+            if _is_order(made, calls[name], len(first), reordered)
+        ]
     return {
         "iterable": not is_map,
         "complete": complete and (rows is None or rows <= MOST_ROWS),
@@ -164,9 +173,8 @@ def source(target: Target, rank: Rank) -> Seen:
         "drawn_again": {row: count for row, count in drawn.items() if count > 1},
         "samples": first,
         "stable": stable,
-        "reordered": any(_column(name, first) != _column(name, second) for name in stable),
-        # What is called for every sample is no order of samples.
-        "shuffled_by": [name for name, count in orders.items() if is_map or count < len(first)],
+        "reordered": reordered,
+        "shuffled_by": shuffled_by,
         "frameworks": [name for name in FRAMEWORKS if name in sys.modules],
     }
 
@@ -190,8 +198,13 @@ def _column(name: str, samples: Samples) -> list[str | None]:
     return [sample.get(name) for sample in samples]
 
 
+def _stable(first: Samples, second: Samples, in_order: bool) -> list[str]:
+    """The fields that are the same in two passes, of streams in whatever order."""
+    names = list(first[0]) if first else []
+    return [name for name in names if _is_stable(name, first, second, in_order)]
+
+
 def _is_stable(name: str, first: Samples, second: Samples, in_order: bool) -> bool:
-    """Whether a field is the same in two passes, of streams in whatever order."""
     ours = _column(name, first)
     theirs = _column(name, second)
     if in_order:
@@ -223,8 +236,20 @@ def _samples(tap: Listener, rows: int | None) -> Iterator[dict[str, str]]:
             yield from note["samples"]
 
 
-def _shuffles() -> Counter[str]:
-    """Calls of the functions that put things into a random order, from now on in this process."""
+def _is_order(first: list[str], second: list[str], samples: int, reordered: bool) -> bool:
+    """Whether a function made an order of samples, by what it made in two passes of a stream.
+
+    What is called for each sample made none; nor did what made something else in the second pass,
+    and left the order as it was.
+    """
+    if 2 * len(first) >= samples:
+        return False
+    return reordered or not set(first).isdisjoint(second)
+
+
+def _shuffles() -> dict[str, list[str]]:
+    """Digests of what the functions that put things into a random order make, from now on in this
+    process."""
     holders = {
         "torch": torch,
         "random": random,
@@ -232,16 +257,23 @@ def _shuffles() -> Counter[str]:
     }
     if "numpy" in sys.modules:
         holders["numpy.random"] = sys.modules["numpy"].random
-    calls: Counter[str] = Counter()
+    calls: dict[str, list[str]] = defaultdict(list)
     for place, holder in holders.items():
         for name in {"shuffle", "permutation", "randperm"} & vars(holder).keys():
-            call = partial(_count, calls, f"{place}.{name}")
-            setattr(holder, name, noting(vars(holder)[name], call))
+            setattr(holder, name, _shuffling(vars(holder)[name], calls, f"{place}.{name}"))
     return calls
 
 
-def _count(calls: Counter[str], name: str, *_: Any) -> None:
-    calls[name] += 1
+def _shuffling(function: Callable, calls: dict[str, list[str]], name: str) -> Callable:
+    """The function, which notes what it has made: its result, or what it was given to shuffle."""
+
+    def called(*args: Any, **named: Any) -> Any:
+        result = function(*args, **named)
+        made = [*args, *named.values()][-1] if result is None else result
+        calls[name].append(digest(list(islice(made, FEW))))
+        return result
+
+    return called
 
 
 def parts(tap: Listener, method: str = "") -> Seen:
