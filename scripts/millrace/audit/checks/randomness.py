@@ -40,7 +40,7 @@ SEEDED = {
         " worker)"
     ),
     "epochs": (
-        "worker_init_fn: np.random.seed(torch.initial_seed() % 2**32), which is new in each epoch"
+        "worker_init_fn: seed NumPy and Python by torch.initial_seed() % 2**32, new in each epoch"
     ),
     "ranks": "torch.manual_seed(seed + rank) at the start, and the same for NumPy and random",
 }
@@ -51,6 +51,10 @@ SHARE_OUT = (
 OWN = (
     "draw from torch.rand instead, or in worker_init_fn get_worker_info().dataset.rng = "
     "np.random.default_rng(torch.initial_seed()); ranks: torch.manual_seed(seed + rank)"
+)
+OF_COLLATE = (
+    "draw from torch.rand instead, or make it in the worker, at the first call:"
+    " np.random.default_rng(torch.initial_seed())"
 )
 
 
@@ -101,7 +105,11 @@ def _repeated_by(kind: str, streams: Streams, look: Seen) -> Finding | None:
         first, second = (place[axis] for place in pair)
         cause = f"{kind} {first} and {second} draw the same random numbers from {source}"
         shown = {"rank, epoch, worker": pair}
-        fix = SEEDED[kind] if set(generators) <= set(GLOBALS) else f"For {source}: {OWN}"
+        if set(generators) <= set(GLOBALS):
+            fix = SEEDED[kind]
+        else:
+            are_of_collate = any(name.startswith(COLLATE) for name in generators)
+            fix = f"For {source}: {OF_COLLATE if are_of_collate else OWN}"
         return _if_together(failed(cause, shown, fix), kind, look)
     return None
 

@@ -13,9 +13,11 @@ from millrace.audit.checks.findings import (
     passed,
     undecided,
 )
+from millrace.common.errors import counted
 
 # Beginnings of kinds that are never equal by chance.
 CERTAIN = ("file", "index", "rec")
+NOUNS = {"file": "file", "index": "sample"}
 
 
 @check("splits", "splits")
@@ -47,7 +49,8 @@ def overlap(seen: Seen) -> Iterator[Finding]:
 
 def _in_both(kind: str, found: Seen) -> Finding:
     first = found["examples"][0]
-    cause = f"{found['count']} of validation are in training, by {kind}"
-    cause += f": sample {first['val']} is {first['train']} there"
+    many = counted(found["count"], NOUNS.get(kind, "recording"))
+    cause = f"in both validation and training, by {kind}: {many}"
+    cause += f"; sample {first['val']} of validation is {first['train']} of training"
     fix = "split by recording first, and keep a list of the ids of each split"
     return failed(cause, found, fix)

@@ -290,7 +290,8 @@ class Functions:
         held = generators(get_worker_info().dataset, self.collate)
         self.start = states(held)
         self.held = {path: _seeding(generator) for path, generator in held.items()}
-        random.Random.seed = self._noting(random.Random.seed)
+        python: Any = random.Random
+        python.seed = self._noting(python.seed)
 
     def _noting(self, seed: Callable) -> Callable:
         """Python's seed(), which also notes that a generator is seeded anew."""
