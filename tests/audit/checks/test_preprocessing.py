@@ -377,6 +377,13 @@ AUDIO = [1, 9, 9, 2]
             "pass",
             "6 tokens trained on in 2 rows",
         ),
+        # Nor is the opening of texts that are packed, of which the next one is not predicted.
+        (
+            [row([1, 11, 12, 13, 14, last, 1, 11, 2], ".xxxxx.xx") for last in (20, 30)],
+            0,
+            "not decidable",
+            "14 tokens trained on in 2 rows",
+        ),
         ([row([1, 11, 12, 13, 20, 2], "xxxxxx")] * 2, 0, "pass", "12 tokens trained on in 2 rows"),
         # One token ends texts and pads them: the mask tells which is which.
         ([row([5, 20, 2, 2], ".xx.", [1, 1, 1, 0])], 2, "pass", "2 tokens trained on in 1 row"),

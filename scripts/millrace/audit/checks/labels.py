@@ -75,12 +75,14 @@ class Row(NamedTuple):
         return _tokens(self.ids, self.trained) or []
 
     def is_masked_inside(self) -> bool:
-        """Whether places between the first and the last that are trained on are masked."""
+        """Whether places between the first and the last that are trained on are masked, other than
+        by the token that begins a text: where texts are packed, none is predicted."""
         trained = self.trained
         if not trained:
             return False
         inside = [at for at in self.places if min(trained) < at < max(trained)]
-        return any(at not in trained for at in inside)
+        masked = {self.ids[at] for at in inside if at not in trained}
+        return bool(masked - {self.tokens[0]})
 
     def marked(self, places: set[int]) -> list[list[Any]]:
         return [[self.number, at] for at in sorted(places)]
