@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -157,6 +158,8 @@ def test_an_epoch_leaves_time_for_the_next(share, batches):
         (["1"], [1]),
         (Slotted(1), Slotted(2)),
         (Path("a"), Path("b")),
+        (datetime(2026, 1, 1), datetime(2026, 1, 2)),
+        (torch.tensor([0, 1]).to_sparse(), torch.tensor([1, 0]).to_sparse()),
     ],
 )
 def test_contents_that_differ_have_other_digests(one, other):

@@ -6,12 +6,24 @@ import ctypes
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
 from os import PathLike
 from typing import Any
 
 import torch
 
 DEPTH = 12
+# What says by its repr all that it holds.
+TEXTS = (
+    str,
+    bytes,
+    PathLike,
+    date,
+    time,
+    timedelta,
+    Decimal,
+)
 # How default_collate stores a number of a sample, and so a row of the batch.
 NUMBERS = {
     bool: ("bool", "<?"),
@@ -134,7 +146,7 @@ def _feed(state: Any, value: Any, depth: int) -> None:
         dtype, layout = NUMBERS[kind]
         state.update(f"tensor torch.{dtype} ()".encode())
         state.update(struct.pack(layout, value))
-    elif isinstance(value, (str, bytes, bool, int, float, complex, type(None), PathLike)):
+    elif isinstance(value, (bool, int, float, complex, type(None), *TEXTS)):
         state.update(f"{kind.__name__} {value!r}".encode())
     elif hasattr(value, "dtype") and hasattr(value, "tobytes"):
         # A numpy.memmap is an ndarray after pickling: the class does not matter.
@@ -162,7 +174,10 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """The values of a tensor; nothing of one that is not plain."""
+    """The values of a tensor, and the places of a sparse one's; nothing of one on a device."""
+    if tensor.layout is torch.sparse_coo:
+        whole = tensor.detach().coalesce()
+        return tensor_bytes(whole.indices()) + tensor_bytes(whole.values())
     if not is_plain(tensor) or not tensor.numel():
         return b""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
