@@ -400,6 +400,9 @@ def test_generators_repeat_that_began_alike_or_were_alike_after_the_first_batch(
     epochs = [[{"batches": drawn, "ended": True, "length": 4}]]
     [finding] = said("DP1", epochs=epochs, source=[SOURCE | {"stable": ["id"]}])
     assert finding.verdict == ("fail" if name in REPEATED else "pass")
+    unread = SOURCE | {"stable": ["id"], "complete": False}
+    [finding] = said("DP1", epochs=epochs, source=[unread])
+    assert finding.verdict == "not decidable"
 
 
 @pytest.mark.parametrize(

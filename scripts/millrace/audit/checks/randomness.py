@@ -40,7 +40,8 @@ SEEDED = {
         " worker)"
     ),
     "epochs": (
-        "worker_init_fn: seed NumPy and Python by torch.initial_seed() % 2**32, new in each epoch"
+        "no constant seed before an epoch or in worker_init_fn: seed NumPy and Python there by"
+        " torch.initial_seed() % 2**32"
     ),
     "ranks": "torch.manual_seed(seed + rank) at the start, and the same for NumPy and random",
 }
@@ -74,11 +75,15 @@ def repeated_randomness(
     if "" in dataset.stable and not any(name.startswith(COLLATE) for name in used):
         yield passed("a sample is the same whenever it is read")
         return
+    if not is_known:
+        yield undecided("the stream was not read to its end", NEED_END)
+        return
     findings = [_repeated_by(kind, streams, look) for kind in AXES]
     if any(findings):
         yield from filter(None, findings)
         return
-    yield passed("random numbers differ everywhere")
+    seen = "random numbers differ everywhere"
+    yield passed(seen if used else "samples vary, by no generator that is seen in use")
 
 
 def _streams(ranks: list[list[Epoch]]) -> Streams:
