@@ -287,6 +287,8 @@ def test_ranks_that_are_uneven_only_in_the_second_epoch_fail():
     first, short = list(range(24)), list(range(16))
     ranks = [[epoch(first), epoch(first)], [epoch(first), epoch(short)]]
     [finding] = said("DP3", epochs=ranks)
+    [alone] = said("DP3", epochs=ranks, look=[LOOK | {"together": False}])
+    assert alone.verdict == "not decidable" and "--ranks 1 if one does" in alone.needs
     assert (finding.verdict, finding.cause) == ("fail", "ranks make [6, 4] steps in epoch 1")
 
 

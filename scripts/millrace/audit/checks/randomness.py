@@ -268,14 +268,14 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
 def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
     """Ranks that are alike are a bug only if they train together, which the user says by
     --ranks."""
-    if kind != "ranks" or finding.needs or look["together"]:
+    if kind != "ranks" or finding.verdict != "fail" or look["together"]:
         return finding
     needs = "--ranks 2 if several processes train with this loader, --ranks 1 if one does"
     return replace(finding, verdict="not decidable", fix="", needs=needs)
 
 
-@check("DP3", "epochs", "loop")
-def uneven_steps(ranks: list[list[Epoch]], loop: Seen) -> Iterable[Finding]:
+@check("DP3", "look", "epochs", "loop")
+def uneven_steps(look: Seen, ranks: list[list[Epoch]], loop: Seen) -> Iterable[Finding]:
     """Ranks make as many steps, as each step waits for all; and evaluation has every sample
     once."""
     if len(ranks) == 1:
@@ -299,7 +299,8 @@ def uneven_steps(ranks: list[list[Epoch]], loop: Seen) -> Iterable[Finding]:
         steps = [len(part.batches) for part in parts]
         ends = [len(part.batches) for part in parts if part.ended]
         if ends and max(steps) > min(ends):
-            yield _uneven(f"ranks make {steps} steps in epoch {number}", loop["joins"])
+            uneven = _uneven(f"ranks make {steps} steps in epoch {number}", loop["joins"])
+            yield _if_together(uneven, "ranks", look)
             return
     yield passed("")
 
