@@ -144,9 +144,7 @@ def _sum(counts: Iterable[Counter[str]]) -> Counter[str]:
 def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
     """The shares of all ranks in one epoch; None if nothing tells one sample from another."""
     batches = [batch for epoch in epochs for batch in epoch.batches]
-    held_keys = []
-    if dataset.stable:
-        held_keys = [content_key(sample, dataset.stable) for sample in dataset.samples]
+    held_keys = _held_keys(dataset)
     by_index = _known_by_index(batches, dataset, held_keys)
     if not held_keys and not by_index:
         return None
@@ -163,19 +161,24 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
     held = Counter(row_of.get(key, key) for key in held_keys)
     if by_index:  # the dataset holds each index once
         held = Counter(set().union(*streams.values()))
-    due = held
-    if by_index or (row_of and dataset.complete):  # names are rows
-        due = held | Counter(dataset.drawn_again)
+    names_are_rows = by_index or (dataset.complete and row_of)
     return Shares(
         streams=dict(streams),
         held=held,
-        due=due,
+        due=held | Counter(dataset.drawn_again) if names_are_rows else held,
         ranks=len(epochs),
         largest_batch=largest,
         from_sampler=all(batch.indices is not None for batch in batches),
         complete=by_index or dataset.complete,
         rows=len(dataset.samples) if dataset.complete else None,
     )
+
+
+def _held_keys(dataset: Dataset) -> list[str]:
+    """What tells the samples of the dataset apart; nothing if each read of them gives others."""
+    if not dataset.stable:
+        return []
+    return [content_key(sample, dataset.stable) for sample in dataset.samples]
 
 
 def _rows(keys: list[str]) -> dict[str, str]:
