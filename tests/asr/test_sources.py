@@ -429,7 +429,11 @@ def test_a_manifest_that_sounds_like_a_missing_split_is_named(tars):
     (manifests / "test_0.tar").touch()
     (note,) = tars.sync().notes
     assert "has no manifest of dev and test, and valid.parquet is not read" in note
-    (manifests / "valid.parquet").rename(manifests / "dev.parquet")
+    (manifests / "dev").mkdir()
+    (manifests / "valid.parquet").rename(manifests / "dev/a.parquet")
+    assert tars.sync().notes == []
+    (manifests / "dev/a.parquet").rename(manifests / "dev.parquet")
+    (manifests / "dev").rmdir()
     assert tars.sync().notes == []
     # Nothing is missing beside it.
     for name in ("test.parquet", "valid.parquet"):
