@@ -277,7 +277,10 @@ def test_one_changed_text_rebuilds_its_shard_only(sources, tmp_path, cuts):
     assert changed_files(before, tmp_path) == {shard, f"{folder}/.{tar[:-4]}.index.parquet"}
     recordings = {entry["video_id"] for entry in first.index.to_pylist() if entry["shard"] == shard}
     assert {Path(path).stem for path, _ in cuts} == recordings
-    # Built alone or with all others, a shard has the same bytes.
+    # Built alone, behind kept ones or with all others, a shard has the same bytes.
+    for place in (0, -1):
+        changed[place]["human_transcript"] = "said otherwise"
+    assert build(changed, tmp_path).rebuilt == 2
     before = digests(tmp_path)
     build(changed, tmp_path / "fresh")
     assert digests(tmp_path / "fresh") == before
