@@ -19,6 +19,7 @@ import pytest
 
 from millrace.asr.loading.reader import IndexedTarReader
 from millrace.common.errors import MillraceError
+from millrace.common.loading.bad_samples import SampleError
 from millrace.common.loading.loader import BatchLoader
 from millrace.tars.dataset import TarBatch
 from millrace.tars.loader import TarLoader, open_tars
@@ -221,6 +222,14 @@ def test_samples_that_cannot_be_decoded_are_counted_and_too_many_stop_the_loader
     strict = open_tars(path, batch_size=100, decode={"cls": int}, max_bad_fraction=0.005)
     with pytest.raises(MillraceError, match=r"07 in .*a.tar at byte \d+ \(decode\): ValueError"):
         list(strict)
+
+    def checked(raw: bytes) -> bytes:
+        if raw == b"x":
+            raise SampleError("no_class", "x is none")
+        return raw
+
+    loader = open_tars(path, batch_size=100, decode={"cls": checked}, max_bad_fraction=0.02)
+    assert len(ids_of([*loader])) == 1980 and loader.bad.reasons == {"no_class": 20}
 
 
 def test_a_tar_that_is_gone_costs_its_own_samples_and_no_others(tmp_path):

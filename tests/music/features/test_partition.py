@@ -462,6 +462,7 @@ NO_OFFSETS = {
     "floats": {"offsets": [0.0, 100.0]},
     "pairs": {"offsets": [[0, 100], [100, 700]]},
     "text": {"offsets": ["0", "100"]},
+    "a number": {"offsets": 100},
     "nothing": {},
 }
 
