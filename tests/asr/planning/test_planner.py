@@ -3,6 +3,7 @@ ranks."""
 
 from __future__ import annotations
 
+import doctest
 import hashlib
 import os
 import subprocess
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_of
+from millrace.asr.planning import planner
 from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.planning.plan import Plan
 from millrace.asr.planning.planner import every_bucket_first, plan_epoch, plan_rest, replan
@@ -47,6 +49,10 @@ def digest(plan: Plan) -> str:
     for name in ("rows", "offsets", "longest", "seconds", "bucket", "fillers"):
         result.update(np.ascontiguousarray(getattr(plan, name)).tobytes())
     return result.hexdigest()
+
+
+def test_the_example_of_the_docstring_gives_what_it_says():
+    assert doctest.testmod(planner) == (0, 3)
 
 
 def test_bars_on_the_seeds_durations() -> None:
