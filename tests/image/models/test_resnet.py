@@ -20,4 +20,6 @@ def test_models_have_torchvisions_number_of_parameters(arch, parameters):
 
 @pytest.mark.parametrize("size", [8, 32])
 def test_the_small_one_takes_images_of_a_few_pixels(size):
-    assert resnet.build("resnet_small", 10)(torch.zeros(2, 3, size, size)).logits.shape == (2, 10)
+    model, images = resnet.build("resnet_small", 10), torch.zeros(2, 3, size, size)
+    assert model(images).logits.shape == (2, 10)
+    assert model.resnet.embedder(images).shape == (2, 16, size, size)
