@@ -33,15 +33,23 @@ def test_a_loader_that_hangs_is_named_by_its_place(guard):
 
 def said_of_look(entry: str, status: str, text: str) -> list[Finding]:
     """What is said of a loader whose first batch ended so, by checks of all results."""
-    results = {"look": Result(status, [], {"text": text, "where": ""}, 0.0)}
+    results = {"look": Result(status, [], {"text": text, "where": "at y"}, 0.0)}
     return judge(results, [check for check in load([entry]) if not check.probes])
 
 
-@pytest.mark.parametrize("status", ["raised", "hung", "died", "memory"])
-def test_a_first_batch_that_does_not_come_fails_with_what_to_do(status):
+@pytest.mark.parametrize(
+    ("status", "fix"),
+    [
+        ("raised", "Mend what it raises"),
+        ("hung", "See where it stands"),
+        ("died", "Bus error: enlarge /dev/shm"),
+        ("memory", "Read samples when they are asked for"),
+    ],
+)
+def test_a_first_batch_that_does_not_come_fails_with_what_to_do(status, fix):
     [finding] = said_of_look("end", status, "x")
     assert (finding.verdict, finding.cause) == ("fail", f"the loader {status}: x")
-    assert finding.fix and finding.evidence == {"text": "x"}
+    assert finding.fix.startswith(fix) and finding.evidence == {"text": "x", "where": "at y"}
 
 
 def test_a_first_batch_that_takes_long_is_no_bug():
@@ -92,7 +100,7 @@ def notes(ids: list[int], worker: int | None = 0, size: int = 4) -> list[dict]:
             "size": len(batch),
             "worker": worker,
             "indices": None,
-            "samples": [{"": str(number), "id": str(number)} for number in batch],
+            "samples": [{"": str(number), "class": "a", "id": str(number)} for number in batch],
         }
         for batch in batches
     ]
@@ -120,10 +128,13 @@ def said(entry: str, **seen: list[dict]) -> list[Finding]:
         ([range(0, 48, 2), range(1, 48, 2)], 48, 48),
         ([range(0, 44, 2), range(1, 44, 2)], 44, 44),  # less than a step is dropped
         ([range(24), [*range(24, 48), 0]], 49, 48),  # one fills up the last step
+        ([[], []], 0, 0),  # what makes no step is a fail of edges
     ],
 )
-def test_samples_are_counted_over_all_ranks(ranks, samples, distinct):
-    [finding] = said("DP2", epochs=[[epoch(list(ids))] for ids in ranks])
+@pytest.mark.parametrize("stable", [["", "class", "id"], ["class", "id"]])
+def test_samples_are_counted_over_all_ranks(ranks, samples, distinct, stable):
+    epochs = [[epoch(list(ids))] for ids in ranks]
+    [finding] = said("DP2", epochs=epochs, source=[SOURCE | {"stable": stable}])
     assert finding.verdict == "pass"
     assert finding.cause.endswith(f" out {samples} samples, {distinct} distinct, of 48")
 
@@ -160,9 +171,16 @@ def of_workers(ranks: list[list[list[int]]], has_sampler: bool) -> list[dict]:
 def test_less_than_a_step_of_all_that_make_batches_may_be_dropped(has_sampler, lost, verdict):
     """Batches of 4 are made by two ranks with a sampler, else by both workers of each."""
     given = list(range(48 - lost))
-    ranks = [[given[0::4], given[1::4]], [given[2::4], given[3::4]]]
+    # A worker that has no batch to give is none of those that share.
+    ranks = [[given[0::4], given[1::4]], [given[2::4] + given[3::4]]]
     [finding] = said("DP2", epochs=of_workers(ranks, has_sampler))
     assert finding.verdict == verdict
+    first_lost = [str(row) for row in range(48 - lost, 48)][:8]
+    assert verdict == "pass" or finding.evidence == {"lost": first_lost}
+    # A sampler may leave samples out.
+    leaving_out = SOURCE | {"all_drawn": False}
+    [finding] = said("DP2", epochs=of_workers(ranks, has_sampler), source=[leaving_out])
+    assert finding.verdict == "pass"
 
 
 @pytest.mark.parametrize(
@@ -175,6 +193,8 @@ def test_as_many_samples_may_repeat_as_fill_up_the_last_step(has_sampler, repeat
     source = SOURCE | {"samples": SOURCE["samples"][:47]}
     [finding] = said("DP2", epochs=of_workers(ranks, has_sampler), source=[source])
     assert finding.verdict == verdict
+    repeated = {"ids": [str(row) for row in range(repeats)]}
+    assert verdict == "pass" or finding.evidence == repeated
 
 
 @pytest.mark.parametrize(("samples", "verdict"), [(36, "not decidable"), (48, "pass")])
@@ -192,6 +212,9 @@ def test_samples_of_no_dataset_are_not_counted():
     assert "40 of 48 samples are none that the dataset gives" in finding.cause
     [finding] = said("DP2", epochs=[[packed], [packed]])
     assert finding.cause.startswith("48 samples come on several of 2 ranks")
+    # In another order only those are known that the dataset has.
+    [finding] = said("DP2", epochs=[[packed], [epoch(list(range(87, 39, -1)))]])
+    assert finding.verdict == "fail" and finding.cause.startswith("8 samples come on several of 2")
 
 
 def test_what_one_worker_gives_twice_is_not_repeated_by_several():
@@ -217,9 +240,12 @@ def test_ranks_of_one_sampler_are_alike_unless_it_is_shared_out(source, verdict)
     assert finding.verdict == verdict
 
 
-@pytest.mark.parametrize(("second", "verdict"), [(1, "not decidable"), (-1, "pass")])
-def test_a_sampler_that_draws_with_replacement_may_meet_but_not_all_the_way(second, verdict):
-    drawn = [*range(24), *range(24)]
+@pytest.mark.parametrize(
+    ("count", "second", "verdict"),
+    [(24, 1, "not decidable"), (24, -1, "pass"), (8, 1, "not decidable"), (7, 1, "pass")],
+)
+def test_a_sampler_that_draws_with_replacement_may_meet_but_not_all_the_way(count, second, verdict):
+    drawn = [*range(count), *range(count)]
     ranks = of_workers([[drawn], [drawn[::second]]], has_sampler=True)
     [finding] = said("DP2", epochs=ranks)
     assert finding.verdict == verdict and "draws with replacement" in finding.cause
@@ -259,16 +285,17 @@ def test_samples_that_an_evaluation_draws_are_counted_with_those_that_even_out(t
 
 
 @pytest.mark.parametrize(
-    ("text", "entry"),
+    ("text", "entry", "fix"),
     [
-        ("sampler option is mutually exclusive with shuffle", "DP14"),
-        ("expected unspecified shuffle option", "DP14"),
-        ("expected unspecified sampler option", "DP2"),
+        ("sampler option is mutually exclusive with shuffle", "DP14", "sampler= without shuffle"),
+        ("expected unspecified shuffle option", "DP14", "Shuffle inside"),
+        ("expected unspecified sampler option", "DP2", "Share out inside"),
     ],
 )
-def test_arguments_that_torch_refuses_together_fail_by_their_words(text, entry):
+def test_arguments_that_torch_refuses_together_fail_by_their_words(text, entry, fix):
     [finding] = said_of_look("DP14", "raised", text)
     assert (finding.entry, finding.verdict, finding.cause) == (entry, "fail", f"torch: {text}")
+    assert finding.fix.startswith(fix) and finding.evidence == {"where": "at y"}
 
 
 def test_epochs_that_take_long_are_no_batch_that_did_not_come():
@@ -295,7 +322,8 @@ def test_ranks_that_are_uneven_only_in_the_second_epoch_fail():
 @pytest.mark.parametrize(("rank", "verdict"), [(0, "pass"), (1, "pass"), (None, "not applicable")])
 def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
     ids = list(range(24))
-    ranks = [[epoch(ids), epoch(ids[::-1] if each == rank else ids)] for each in range(2)]
+    other = [*ids[:20], *ids[:19:-1]]
+    ranks = [[epoch(ids), epoch(other if each == rank else ids)] for each in range(2)]
     untold = [{"parts": [], "flags": {}}] * 2
     [finding] = said("DP14", epochs=ranks, set_epoch=untold, loop=[LOOP] * 2)
     assert finding.verdict == verdict
@@ -327,6 +355,12 @@ FIRST, SECOND = [7, 3, 1, 6, 0, 4, 2, 5], [2, 6, 4, 0, 1, 7, 5, 3]
 DEAF = {"parts": ["sampler"], "flags": {}, "own": [], "main": []}
 HEARS = DEAF | {"own": [notes(ONE), notes(OTHER)]}
 NO_SHUFFLE = "no shuffle: the order is fixed"
+FIXES = {
+    "which the loop does not call": "Call loader.sampler.set_epoch(epoch) before each epoch",
+    "random.shuffle shuffles": "Seed the order with seed + epoch",
+    "sampler.shuffle shuffles": "Seed the order with seed + epoch",
+    "the same copy": "An order by (seed, epoch)",
+}
 
 
 @pytest.mark.parametrize(
@@ -334,7 +368,13 @@ NO_SHUFFLE = "no shuffle: the order is fixed"
     [
         (HEARS, {}, None, "not decidable", "only after set_epoch"),
         (HEARS, {}, [], "fail", "which the loop does not call"),
-        (HEARS, {}, [["sampler", 0]], "pass", "the loop calls set_epoch: [['sampler', 0]]"),
+        (
+            HEARS,
+            {},
+            [["a", at] for at in range(5)],
+            "pass",
+            ": [['a', 0], ['a', 1], ['a', 2], ['a', 3]]",
+        ),
         (DEAF, {}, None, "not applicable", NO_SHUFFLE),
         (DEAF, {"shuffled_by": ["random.shuffle"]}, None, "fail", "random.shuffle shuffles"),
         (DEAF | {"flags": {"sampler.shuffle": True}}, {}, None, "fail", "sampler.shuffle shuffles"),
@@ -360,6 +400,7 @@ def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
         loop=[LOOP | {"calls": calls}],
     )
     assert finding.verdict == verdict and words in finding.cause
+    assert verdict != "fail" or FIXES[words] in finding.fix
     assert [len(order) for order in finding.evidence.values()] == [4, 4]
 
 
@@ -370,7 +411,9 @@ def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
 def test_the_order_of_what_has_no_end_is_begun_once(ended, length, verdict):
     read = {**epoch(ONE, ended), "length": length}
     source = [SOURCE | {"shuffled_by": ["torch.randperm"]}]
-    [finding] = said("DP14", epochs=[[read, read]], set_epoch=[DEAF], source=source)
+    endless = epoch(ONE, ended=False)
+    ranks = [[endless, endless], [read, read]]
+    [finding] = said("DP14", epochs=ranks, set_epoch=[DEAF] * 2, source=source)
     assert finding.verdict == verdict
 
 
@@ -408,6 +451,28 @@ def test_generators_repeat_that_began_alike_or_were_alike_after_the_first_batch(
 
 
 @pytest.mark.parametrize(
+    ("name", "worker", "process", "verdict", "fix"),
+    [
+        ("rng", 0, 8, "fail", "or in worker_init_fn get_worker_info"),
+        ("collate_fn.rng", 0, 8, "fail", "at the first call"),
+        ("numpy", 0, 8, "fail", "no constant seed before an epoch"),
+        ("numpy", None, 8, "fail", "no constant seed before an epoch"),
+        ("torch", None, 8, "pass", ""),  # of the sampler
+        ("rng", 0, 7, "pass", ""),  # a persistent worker goes on
+    ],
+)
+def test_epochs_repeat_if_another_process_begins_one_alike(name, worker, process, verdict, fix):
+    epochs = []
+    for pid, states in ((7, "ab"), (process, "cd")):
+        made = notes([0, 1], worker, size=1)
+        for note, state in zip(made, states, strict=True):
+            note |= {"pid": pid, "start": {name: "1"}, "random": {name: state}}
+        epochs.append({"batches": made, "ended": True, "length": 2})
+    [finding] = said("DP1", epochs=[epochs], source=[SOURCE | {"stable": ["id"]}])
+    assert finding.verdict == verdict and fix in finding.fix
+
+
+@pytest.mark.parametrize(
     ("own", "main", "is_missed"),
     [
         ([ONE, ONE], [ONE, OTHER, ONE], True),
@@ -440,6 +505,9 @@ def test_indices_that_ascend_in_both_epochs_are_not_shuffled():
     [rank] = of_workers([[list(range(8))]], has_sampler=True)
     [finding] = said("DP14", epochs=[rank * 2], set_epoch=[DEAF])
     assert (finding.verdict, "indices ascend" in finding.cause) == ("not applicable", True)
+    [rank] = of_workers([[[*range(8), 9, 8]]], has_sampler=True)
+    [finding] = said("DP14", epochs=[rank * 2], set_epoch=[DEAF])
+    assert finding.cause.startswith(NO_SHUFFLE)
     # Digests of contents ascend by chance.
     [finding] = said("DP14", epochs=[[epoch(list(range(8)))] * 2], set_epoch=[DEAF])
     assert finding.cause.startswith(NO_SHUFFLE)
@@ -469,6 +537,7 @@ def restart(
 
 
 LEFT = SECOND[2:]
+SHORTER = {"run": [notes(FIRST, size=2), notes(SECOND[:4], size=2)]}  # in epoch 1
 
 
 @pytest.mark.parametrize(
@@ -482,6 +551,14 @@ def test_what_did_not_come_before_the_time_was_over_is_not_counted_as_skipped(ca
     epochs = [[epoch(FIRST), epoch(SECOND)]]
     [finding] = said("resume", resume=[restart(came, ended=False)], epochs=epochs)
     assert finding.cause == cause
+    names = {"expected": ["4", "0"], "came": ["2", "6"], "replayed": ["2", "6"]}
+    assert not came or finding.evidence == {"rank": 0, "after batches": 1, **names}
+
+
+def test_samples_that_cannot_be_known_again_say_nothing_of_a_restart():
+    source = [SOURCE | {"stable": []}]
+    [finding] = said("resume", resume=[restart(LEFT)], source=source)
+    assert finding.cause == "nothing is left that can be known again"
 
 
 @pytest.mark.parametrize(
@@ -496,6 +573,8 @@ def test_what_did_not_come_before_the_time_was_over_is_not_counted_as_skipped(ca
         (restart(LEFT, next_epoch=[]), "fail", "the next epoch has 0 of 8 samples"),
         (restart(LEFT, next_epoch=FIRST[:4]), "fail", "the next epoch has 4 of 8 samples"),
         (restart(LEFT, next_epoch=FIRST[:6]), "pass", ""),  # another order may leave out a batch
+        (restart(LEFT[:2], next_epoch=FIRST[:4]) | SHORTER, "pass", ""),
+        (restart(LEFT) | SHORTER | {"ended": [True, False]}, "pass", ""),
     ],
 )
 def test_a_restart_is_judged_on_every_rank(second_rank, verdict, words):
@@ -515,6 +594,11 @@ def test_a_restart_that_is_right_if_the_epoch_is_told_is_judged_by_the_loop(call
     epochs = [[epoch(FIRST), epoch(SECOND)]]
     [finding] = said("resume", resume=[seen], epochs=epochs, loop=[LOOP | {"calls": calls}])
     assert finding.verdict == verdict
+    assert (verdict == "fail") == finding.fix.startswith("Save the epoch in the state, or call")
+    # If both ways are wrong, the one that hears of the epoch is told.
+    seen["ways"][1] = restart(LEFT[:-2])["ways"][0] | {"told": True}
+    [finding] = said("resume", resume=[seen], epochs=epochs)
+    assert finding.cause.endswith("2 samples skipped")
 
 
 @pytest.mark.parametrize("place", ["ways", "next"])

@@ -152,6 +152,9 @@ GROWING |= {"workers": 2, "ranks": 1, "persistent": False, "split": False, "most
         ({"ranks": 9, "most": 0}, "not decidable", 9),
         ({"ranks": 9, "most": 40}, "fail", 9),  # it grew beyond them
         ({"ranks": 2, "most": 200}, "pass", 2),
+        ({"ranks": 9, "most": 73}, "not decidable", 9),  # too few measurements beyond them
+        ({"ranks": 9, "most": 72}, "fail", 9),
+        ({"new": [*([{"samples": 1, "held": 0}] * 9), *GROWING["new"][9:]]}, "pass", 1),
     ],
 )
 def test_memory_is_extrapolated_to_all_workers_and_ranks(changes, verdict, factor):
@@ -173,6 +176,42 @@ def test_growth_that_ebbs_away_is_none():
     new = [{"samples": 1, "held": each * MIB} for each in held]
     [finding] = judged("DP9", memory=[GROWING | {"new": new, "ranks": 30}])
     assert (finding.verdict, finding.cause) == ("pass", "no growth with new samples")
+    # Allocators settle for a while after a cache is full.
+    held = [10 * min(at, 40) + 3 * max(at - 40, 0) for at in range(80)]
+    new = [{"samples": 1, "held": each * MIB} for each in held]
+    [finding] = judged("DP9", memory=[GROWING | {"new": new, "ranks": 30, "most": 40}])
+    assert (finding.verdict, finding.cause) == ("pass", "the growth ends after 40 samples")
+
+
+@pytest.mark.parametrize(
+    ("missing", "needed", "verdict", "cause"),
+    [
+        (0, True, "pass", "no file of 4 in rows is missing"),
+        (1, True, "fail", "1 of 4 files in rows are missing: a.txt"),
+        (1, False, "pass", "1 of 4 files in rows are missing, and the data set does without them"),
+    ],
+)
+def test_files_that_are_missing_are_told_even_if_they_are_not_needed(
+    missing, needed, verdict, cause
+):
+    listed = {"name": "rows", "paths": 4, "missing": missing, "names": ["a.txt"][:missing]}
+    [finding] = judged("stale", contract=[{"paths": [listed | {"needed": needed}]}])
+    assert (finding.verdict, finding.cause) == (verdict, cause)
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"),
+    [
+        ({"batches": 0}, "not applicable"),
+        ({"batches": 0, "raised": {"text": "KeyError: 1"}}, "not decidable"),
+        ({"batches": 2, "raised": {"text": "KeyError: 1"}}, "pass"),
+        ({"batches": 2, "failed": {"text": "TypeError", "by_default": True}}, "fail"),
+        ({"batches": 2, "failed": {"text": "TypeError", "by_default": False}}, "not decidable"),
+    ],
+)
+def test_samples_that_do_not_collate_fail_if_torch_stacks_them(seen, verdict):
+    [finding] = judged("DP4", contract=[{"collate": seen}])
+    assert finding.verdict == verdict
 
 
 PINNED = {"type": "dict", "pinned": 2, "none": False, "missed": [], "lost": []}
@@ -230,6 +269,7 @@ def test_start_methods_are_compared_by_what_they_all_give(own, runs, verdict, wo
         ({}, "pass", "len is 12"),
         ({"samples": None}, "not applicable", "no len"),
         ({"counted": 10}, "fail", "the iterator gives 10 samples"),
+        ({"counted": 14}, "fail", "the iterator gives 14 samples"),
         ({"counted": None}, "pass", "len is 12"),  # the time was over
         ({"last": {"type": "IndexError", "text": "IndexError: 11"}}, "fail", "but [11] raises"),
         ({"last": {"type": "KeyError", "text": "KeyError: 11"}}, "fail", "but [11] raises"),
@@ -334,6 +374,9 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
     [finding] = judged("DP8", edges=[seen], epochs=[[epoch([4, 4], ended=False)]])
     assert finding.verdict == ("pass" if step is None else "fail")
     assert step is None or f"(rank 0: step {step})" in finding.cause
+    train["drop_last"] = True
+    [finding] = judged("DP8", edges=[seen], epochs=[[epoch([4, 4], ended=False)]])
+    assert finding.verdict == "pass"
 
 
 @pytest.mark.parametrize(
@@ -346,6 +389,7 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
         ),
         ("edges", [epoch([4]), epoch([])], "rank 1 makes no step"),
         ("DP8", [epoch([4, 4]), epoch([4, 1])], "(rank 1: step 1) raises ValueError"),
+        ("DP8", [epoch([1, 1])], "(rank 0: step 0) raises ValueError"),
     ],
 )
 def test_the_rank_that_a_finding_speaks_of_is_named(entry, ranks, words):
@@ -370,9 +414,16 @@ def test_a_loader_with_a_length_gives_steps_in_each_epoch(second, verdict):
     assert verdict == "pass" or "in epoch 0 and none in epoch 1" in finding.cause
 
 
-@pytest.mark.parametrize(("norms", "verdict"), [([], "pass"), (["bn"], "not decidable")])
+@pytest.mark.parametrize(
+    ("norms", "verdict"),
+    [
+        ({"norms": []}, "pass"),
+        ({"norms": ["bn"]}, "not decidable"),
+        ({}, "not decidable"),
+    ],
+)
 def test_a_model_that_cannot_be_called_is_judged_by_its_norms(norms, verdict):
-    edges = {"train": {}, "val": {}, "one": {"unknown": "no way to call it", "norms": norms}}
+    edges = {"train": {}, "val": {}, "one": {"unknown": "no way to call it", **norms}}
     [finding] = judged("DP8", edges=[edges], epochs=[[epoch([4, 1])]])
     assert finding.verdict == verdict
     assert verdict == "pass" or finding.cause.endswith("would raise; no way to call it")
@@ -437,6 +488,10 @@ def test_a_check_whose_probe_did_not_end_well_says_which_and_why():
         "the probe epochs late: not done after 18 s",
         LONGER,
     )
+    results["epochs"] = Result("died", [{}], error, 18.0)
+    assert judge(results, checks)[0].needs == ""
+    # Some probes see nothing of what is no DataLoader.
+    assert judged("DP4", contract=[None])[0].verdict == "not applicable"
 
 
 @pytest.mark.parametrize(("deaths", "is_said"), [(1, False), (2, True)])

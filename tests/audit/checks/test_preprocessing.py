@@ -179,6 +179,8 @@ def seen(*steps: dict, expect: str = "", fields: tuple[dict, ...] = ()) -> dict:
         (257, {}, "", "not decidable"),
         (257, {}, "0-1", "fail"),
         (255, {"distinct": 63}, "", "not decidable"),
+        (255, {"dtype": "uint8"}, "", "pass"),
+        (255, {"min": [-1.0] * 3}, "", "pass"),
         (255, GREY | {"whole": True}, "", "fail"),
         (257, GREY | {"whole": True}, "", "not decidable"),
         (255, GREY | {"whole": True, "distinct": 63}, "", "pass"),  # labels
@@ -197,6 +199,11 @@ def test_grey_whole_numbers_beside_a_picture_may_be_its_mask():
     mask = COLOUR | GREY | {"name": "mask", "whole": True, "max": [255.0]}
     findings = judged("DP12", values=[seen(fields=(picture, mask))])
     assert [finding.verdict for finding in findings] == ["pass", "not decidable"]
+    words = "the batch spans 0..1, mean 0.5, 0.5, 0.5, std 0.2, 0.2, 0.2"
+    assert findings[0].cause == words
+    # What is expected, is expected of the picture.
+    [finding] = judged("DP10", values=[seen(expect="0-1", fields=(picture, mask))])
+    assert finding.verdict == "pass"
 
 
 def test_one_mean_of_several_that_is_red_first_may_be_the_one_that_is_used():
@@ -214,6 +221,12 @@ def step(name: str, at: int = 0, kind: str = "tensor", **facts) -> dict:
 
 
 NORMALIZE = {"mean": [0.5] * 3}
+FIXES = {
+    ("DP12", "Normalize"): "scale once",
+    ("DP13", "ColorJitter"): "put Normalize last",
+    ("DP13", "Normalize"): "remove one of them",
+    ("DP13", "RandomCrop"): "first operations on images",
+}
 
 
 @pytest.mark.parametrize(
@@ -247,6 +260,20 @@ NORMALIZE = {"mean": [0.5] * 3}
 def test_a_transform_is_judged_by_what_it_took_and_what_was_before(entry, steps, verdict):
     [finding] = judged(entry, values=[seen(*steps)])[:1]
     assert finding.verdict == verdict
+    assert verdict != "fail" or finding.fix.startswith(FIXES[entry, steps[-1]["name"]])
+
+
+@pytest.mark.parametrize(
+    ("highest", "mean", "words"),
+    [
+        (255, 0.5, "Normalize takes 0..255, its constants are for 0..1"),
+        (1, 127.0, "Normalize takes 0..1, its constants are for 0..255"),
+    ],
+)
+def test_the_range_that_constants_are_for_is_told(highest, mean, words):
+    normalize = step("Normalize", min=0, max=highest, mean=[mean] * 3)
+    [finding] = judged("DP12", values=[seen(normalize)])
+    assert finding.verdict == "fail" and finding.cause.endswith(words)
 
 
 def test_an_image_that_to_tensor_did_not_scale_is_named_by_it():
@@ -255,6 +282,13 @@ def test_an_image_that_to_tensor_did_not_scale_is_named_by_it():
     [finding] = judged("DP12", values=[seen(step("ToTensor", gave=sixteen_bits), fields=(field,))])
     assert finding.verdict == "fail"
     assert finding.cause.endswith("loader[0] ToTensor does not scale it")
+    # One that is as dark as the image has not scaled it before.
+    dark = {"min": 0.0, "max": 1 / 255}
+    field |= {"max": [1 / 255] * 3}
+    [finding] = judged(
+        "DP12", values=[seen(step("ToTensor", gave=sixteen_bits | dark), fields=(field,))]
+    )
+    assert finding.verdict == "not decidable"
 
 
 @pytest.mark.parametrize(
@@ -276,6 +310,23 @@ def test_constants_of_both_splits_are_blamed_if_they_may_be_those_of_a_field(
         values[name] = {"complete": complete, "fields": [field]}
     failed = [each for each in judged("DP10", values=[values]) if each.verdict == "fail"]
     assert bool(failed) == is_blamed
+    values["val"]["fields"][0] |= GREY
+    [finding] = judged("DP10", values=[values])
+    assert finding.verdict == "not applicable"
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"min": [-1.8] * 3}, "pass"),
+        ({"min": [-3.0] * 3}, "fail"),
+        (GREY | {"min": [-1.8], "max": [2.0]}, "fail"),  # ImageNet's are of three channels
+    ],
+)
+def test_what_imagenet_expects_is_three_channels_of_0_to_1(changes, verdict):
+    field = COLOUR | {"max": [2.0] * 3} | changes
+    [finding] = judged("DP10", values=[seen(expect="imagenet", fields=(field,))])
+    assert finding.verdict == verdict
 
 
 def test_a_transform_whose_errors_are_caught_is_none_that_is_out_of_place():
@@ -323,6 +374,8 @@ def test_both_sets_are_read_whole_if_their_values_are_normalised(tmp_path, mean,
 def test_channels_that_answer_to_two_colours_have_no_order(other, answer):
     lit = {"red": [0.0, 0.0, 1.0], "green": [0.0, 1.0, other], "blue": [1.0, 0.0, 0.0]}
     assert order(lit) == answer
+    [finding] = judged("DP11", colours=[{"images": [""], "orders": [answer], "means": {}}])
+    assert not answer or finding.cause.endswith("is channel 2")
 
 
 def test_the_order_of_colours_that_are_in_memory_is_open(verdicts):
@@ -401,8 +454,12 @@ AUDIO = [1, 9, 9, 2]
             [row(AUDIO, "xxxx", None, row(AUDIO, "...x"))],
             0,
             "fail",
-            "a sample is trained on other tokens in a batch than alone",
+            "a sample is trained on other tokens in a batch than alone: row 0, 1 tokens alone, 4 h",
         ),
+        # An end before what is trained on is none of the answer.
+        ([row([5, 2, 20, 21], "..xx")], 0, "pass", "2 tokens trained on in 1 row"),
+        ([row([5, 20, 2, 0], "xxxx")], 0, "fail", "padding is trained on"),
+        ([row([5, 20, 2], ".xx"), row([6, 21, 2], "...")], 0, "pass", "2 tokens trained on in 2"),
     ],
 )
 def test_labels_are_judged_by_what_they_repeat(rows, pad, verdict, words):
@@ -477,8 +534,9 @@ def test_constants_of_training_are_right(verdicts):
 @pytest.mark.parametrize(("kind", "name"), [("all", "train + val"), ("val", "val")])
 def test_the_split_that_constants_were_fitted_on_is_named(findings, kind, name):
     [fail] = [each for each in findings("Tables", val=True, kind=kind) if each.verdict == "fail"]
-    assert f"constants of {name}: its mean is" in fail.cause
     means = fail.evidence["means"]
+    words = f"constants of {name}: its mean is {means[name]:.2g}, train's {means['train']:.2g}"
+    assert fail.cause.endswith(words)
     assert means[name] == min(means.values()) < 0.005 < means["train"]
     assert max(means, key=means.get) == ("val" if kind == "all" else "train")
 
@@ -502,3 +560,6 @@ def test_splits_of_which_one_was_read_in_part_do_not_pass(train, val):
     seen = {"shared": {"file": {"count": 0, "examples": []}}, **read}
     (finding,) = judged("splits", splits=[seen])
     assert finding.verdict == ("pass" if train and val else "not decidable")
+    seen["val"] |= {"read": 0}
+    (finding,) = judged("splits", splits=[seen])
+    assert finding.verdict == ("not applicable" if val else "not decidable")

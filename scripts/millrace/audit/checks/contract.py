@@ -179,7 +179,7 @@ def lengths(seen: Seen) -> Finding:
     if place is not None and not _repeats_on_purpose(size, items):
         cause = f"len is {size}, but [{size}] gives sample {place} again: it wraps around"
         return _wrapped(cause, items["varies"])
-    if place is None and items.get("longer"):
+    if items.get("longer"):
         return _too_short(size, items["longer"])
     return passed(f"len is {size}")
 
@@ -244,7 +244,7 @@ def _step_of_one(epoch: Epoch, loader: Seen, is_refused: bool) -> int | None:
     if epoch.ended or loader.get("iterable", True) or loader["drop_last"]:
         return None
     size = loader["batch_size"]
-    if not size or size == 1 or not loader["samples"]:  # a sampler without an end has no length
+    if not size or not loader["samples"]:  # a sampler without an end has no length
         return None
     share = share_of_rank(loader)
     return share // size if share % size == 1 else None
@@ -390,7 +390,9 @@ def stale(seen: Seen) -> Findings:
 
 
 def _listed(paths: Seen) -> Finding:
-    if paths["missing"] and paths["needed"]:
-        cause = f"{paths['missing']} of {paths['paths']} files in {paths['name']} are missing: "
-        return failed(cause + ", ".join(paths["names"]), paths)
-    return passed(f"no file of {paths['paths']} in {paths['name']} is missing")
+    if not paths["missing"]:
+        return passed(f"no file of {paths['paths']} in {paths['name']} is missing")
+    cause = f"{paths['missing']} of {paths['paths']} files in {paths['name']} are missing"
+    if not paths["needed"]:
+        return passed(f"{cause}, and the data set does without them")
+    return failed(f"{cause}: {', '.join(paths['names'])}", paths)
