@@ -47,6 +47,13 @@ def verify(folder: Path, findings: list[Finding], *flags: str, look: Result | No
             "64 samples; so do DP9. Training",
         ),
         ([FAIL], ["--refuse=DP9"], 0, ""),
+        ([Finding("DP1", "fail", "alike")], ["--refuse=DP10,DP2"], 0, ""),
+        (
+            [Finding("DP1", "fail", "alike"), FAIL, Finding("DP2", "fail", "later", fix="y")],
+            ["--refuse=DP2"],
+            1,
+            "DP2 fails (Samples come once per worker or once per rank): ranks read the same 64",
+        ),
         ([FAIL], ["--refuse=none"], 0, ""),
         ([FAIL], ["--ignore=DP2=the test = set"], 0, ""),
         ([FAIL], ["--ignore=DP3=another one"], 1, "DP2 fails"),

@@ -128,6 +128,10 @@ def test_the_terminal_shows_fails_with_evidence_and_fix_then_what_would_decide_t
     } < {*lines}
     assert max(map(len, lines)) <= 100 and "".join(lines).isprintable()
     assert "trace" not in "".join(lines)
+    # Of a long text six lines, the first with its name, and the link of each entry.
+    assert sum("xxx" in line for line in lines) == 5
+    links = [line.split()[1] for line in lines if line.startswith("  link ")]
+    assert links == [ENTRIES[name].urls[0] for name in ("DP2", "DP4")]
 
 
 OVER = {"text": "the 8 s are over"}
@@ -149,6 +153,7 @@ def test_what_the_time_did_not_suffice_for_is_named_with_the_time_that_does(ende
     probes |= {name: Result("late", [], OVER, seconds) for name, seconds in late.items()}
     findings = [
         Finding("DP6", "not decidable", "the probe methods late", needs="a longer --timeout"),
+        Finding("DP6", "not decidable", "the probe edges died"),
         Finding("DP2", "fail", "all come twice"),
         Finding("DP2", "not decidable", "2 batches were read", needs="a longer --timeout"),
         Finding("DP10", "not decidable", "no range", needs="--expect 0-1"),
@@ -157,19 +162,24 @@ def test_what_the_time_did_not_suffice_for_is_named_with_the_time_that_does(ende
     assert made["unreached"] == {"entries": ["DP6"], "timeout": 8.0, "needed": needed}
     words = f"DP6: the 8 s were over; as fast as it went here, all of it takes about {needed} s: "
     assert words + f"--timeout {needed}" in " ".join(text(made).split())
+    # One that was not begun is told by its entries alone.
+    assert ("  probe " in text(made)) == any(late.values())
     assert words + f"--timeout {needed}" in " ".join(page(made).split())
 
 
 def test_fails_are_shown_by_code_scanning_where_the_loader_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train").mkdir()
-    (tmp_path / "train/data.py").write_text("import torch\n\n\ndef make():\n    pass\n")
+    code = "import torch\n\n\ndef make():\n    pass\n\n\nclass Module:\n    pass\n"
+    (tmp_path / "train/data.py").write_text(code)
     for loader, line in {
         "train/data.py:make": 4,
         "train.data:make": 4,
+        "train.data:Module": 8,
         "train/data.py:x": 1,
     }.items():
-        findings = [*FINDINGS, Finding("DP4", "fail", "three shapes")]
+        other = [Finding("DP4", verdict, "three shapes") for verdict in ("fail", "not decidable")]
+        findings = [*FINDINGS, *other]
         [run] = sarif(report(findings, loader=loader))["runs"]
         assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["DP2", "DP4"]
         # Each finding that fails; DP9 is ignored.

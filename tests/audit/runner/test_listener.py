@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +19,10 @@ from millrace.audit.runner.digest import digest, fields, rows
 from millrace.audit.runner.listener import Listener, batch_size, index_list
 from millrace.audit.runner.target import Rank
 from millrace.audit.runner.trace import described
+from millrace.common.errors import MillraceError
 from tests.audit import plain
+from tests.audit.mutants.randomness import Lazily
+from tests.audit.mutants.rows import load
 from tests.audit.ranks import Clock
 
 
@@ -40,6 +45,11 @@ class Held(plain.Squares):
 @dataclass(slots=True)
 class Slotted:
     x: int
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
 
 
 class Stream(IterableDataset):
@@ -77,7 +87,9 @@ class Wrapper:
             yield {"own": torch.cat([part["index"] for part in batches[at : at + self.joined]])}
 
 
-@pytest.mark.parametrize(("kept", "joined", "is_known"), [(1, 1, True), (0, 2, False)])
+@pytest.mark.parametrize(
+    ("kept", "joined", "is_known"), [(1, 1, True), (2, 1, False), (0, 2, False)]
+)
 def test_a_wrapper_that_keeps_a_batch_gives_its_loaders_in_turn(rank, kept, joined, is_known):
     tap = Listener(Wrapper(kept, joined), rank)
     batches = list(tap.epoch())
@@ -106,6 +118,44 @@ def test_a_loader_without_indices_is_known_by_content(rank):
     tap.run()
     assert [note["worker"] for note in tap.notes(0)] == [0, 1] * 3
     assert {note["indices"] for note in tap.notes(0)} == {None}
+    # Batches that are equal came in turn.
+    tap = Listener(DataLoader([0] * 8, batch_size=2, num_workers=2), rank)
+    tap.run()
+    assert [note["worker"] for note in tap.notes(0)] == [0, 1] * 2
+
+
+@pytest.mark.parametrize("rng", [random.Random(0), torch.Generator(), np.random.default_rng(0)])
+def test_a_generator_that_a_sample_seeds_has_not_begun_as_its_copy(rng, rank):
+    tap = Listener(load(Lazily(rng)), rank)
+    tap.run()
+    for note in tap.notes(0):
+        assert "rng" in note["random"].keys() - note["start"].keys()
+
+
+@pytest.mark.parametrize(
+    ("own", "given"),
+    [({"timeout": 9, "persistent_workers": True}, 0), ({"num_workers": 0}, 1)],
+)
+def test_a_loader_is_read_with_other_workers_than_its_own(rank, own, given):
+    tap = Listener(plain.good(**own), rank, given, max_batches=2)
+    tap.run()
+    tap.close()
+    assert [note["worker"] for note in tap.notes(0)] == [0 if given else None] * 2
+    assert "torch" in tap.notes(0)[0]["start"]
+
+
+def test_loaders_in_a_list_are_listened_to(rank):
+    class Several:
+        def __init__(self) -> None:
+            self.loaders = [None, plain.good(num_workers=0)]
+
+        def __iter__(self):
+            return iter(self.loaders[1])
+
+    tap = Listener(Several(), rank)
+    tap.run()
+    assert [note["indices"] for note in tap.notes(0)] == [[*range(at, at + 4)] for at in (0, 4, 8)]
+    assert all("random" in note for note in tap.notes(0))
 
 
 @pytest.mark.parametrize("seconds", [100, 0])
@@ -154,7 +204,9 @@ def test_an_epoch_leaves_time_for_the_next(share, batches):
         (torch.zeros(2), torch.zeros(2, 1)),
         (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
         (np.zeros(2), np.ones(2)),
-        ({"a": 1, "b": 2}, {"a": 2, "b": 1}),
+        ({"a": 1}, {"b": 1}),
+        ({1, 2}, {1, 3}),
+        (torch.tensor([1j]), torch.tensor([1j]).conj()),
         (["1"], [1]),
         (Slotted(1), Slotted(2)),
         (Path("a"), Path("b")),
@@ -177,6 +229,9 @@ def test_contents_that_are_alike_have_one_digest(one, other):
 def test_a_batch_of_parts_of_other_lengths_has_no_rows():
     assert rows({"a": torch.zeros(2), "b": ["x", "y"]}) is not None
     assert rows({"a": torch.zeros(2), "b": ["x", "y", "z"]}) is None
+    assert (rows(torch.tensor(3.0)), rows(torch.zeros(0, 2))) == (None, [])
+    pair = Pair(torch.arange(2), torch.zeros(2))
+    assert rows(pair) == [fields(Pair(*row)) for row in zip(*pair, strict=True)]
 
 
 def test_rows_of_a_request_are_names_and_no_indices_of_the_data_set():
@@ -228,3 +283,4 @@ def test_an_error_is_told_by_its_innermost_place_in_the_users_code():
     seen = described(caught.value)
     assert (seen["type"], seen["text"]) == ("KeyError", "KeyError: 'x'")
     assert seen["where"] == seen["trace"][0] and seen["where"].endswith(" in inner")
+    assert described(MillraceError("there is none"))["text"] == "there is none"

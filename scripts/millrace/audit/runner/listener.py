@@ -158,7 +158,6 @@ class Listener:
                 "prefetch_factor": None,
                 "persistent_workers": False,
                 "timeout": 0,
-                "_DataLoader__multiprocessing_context": None,
             }
         else:
             changes["prefetch_factor"] = loader.prefetch_factor or 2
