@@ -224,6 +224,12 @@ def stopped() -> None:
     time.sleep(60)  # continued, it is still here when another thread writes the stacks
 
 
+def parricide() -> None:
+    """As the kernel may do where memory is short."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
 def by_split() -> dict[str, DataLoader]:
     return {"train": good(), "val": good()}
 

@@ -19,7 +19,7 @@ from millrace.audit.runner.target import Rank, Target
 WORLDS = {
     "": "",
     "shm": "mount -t tmpfs -o size=64m tmpfs /dev/shm && ",
-    "files": "ulimit -n 256 && ",
+    "files": "ulimit -S -n 256 && ",
 }
 
 

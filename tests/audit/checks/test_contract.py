@@ -11,7 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
 
 from millrace.audit.checks.findings import LONGER, Check, Finding, judge, load, passed
 from millrace.audit.checks.run import audit
@@ -42,6 +48,8 @@ def test_a_list_is_none_of_files_if_none_is_there_and_a_spare_one_is_not_needed(
     for data in (plain.Squares(2), plain.OfFiles([there, gone[0]])):
         needed.append(contract._missing(data, [there, gone[0]], [""])["needed"])
     assert needed == [False, True]
+    [rows] = contract.listed(Subset(data, [0]))
+    assert (rows["missing"], rows["paths"], rows["names"]) == (1, 2, [gone[0]])
 
 
 @pytest.mark.parametrize(("sampler", "is_usual"), [([0, 1, 2, 3], True), ([0, 9, 1, 2], False)])
@@ -51,6 +59,34 @@ def test_batches_are_made_in_several_orders_of_indices_below_the_length(sampler,
     assert (seen["batches"], seen["usual"]) == (3 * 2, is_usual)
     unbatched = DataLoader(loader.dataset, batch_size=None, sampler=sampler[:1])
     assert contract.collate(unbatched, time.monotonic() + 60)["batches"] == 3
+    assert contract.collate(loader, time.monotonic())["batches"] == 1  # the time was over
+
+
+def test_the_largest_batch_of_any_epoch_is_measured():
+    told = []
+
+    class Told(list):
+        def set_epoch(self, number: int) -> None:
+            told.append(number)
+
+    batches = Told([[0, 1, 2], [3]])
+    loader = DataLoader(plain.Squares(4), batch_sampler=batches, collate_fn=list)
+    seen = contract.collate(loader, time.monotonic() + 60)
+    assert (seen["tensors"], seen["bytes"]) == (3, 3 * os.sysconf("SC_PAGE_SIZE"))
+    assert told == [0, 1, 2]
+
+
+def test_the_room_is_what_is_free_and_a_length_is_counted_in_time(tmp_path, monkeypatch):
+    shm = SimpleNamespace(f_bavail=3, f_blocks=9, f_frsize=4)
+    monkeypatch.setattr(contract.os, "statvfs", lambda _: shm)
+    monkeypatch.setattr(contract.resource, "getrlimit", lambda _: (5, 9))
+    target = SimpleNamespace(loader=lambda: DataLoader(Sized()), options=Options("a:b", ranks=3))
+    counted = []
+    for seconds in (60, 0):
+        seen = contract.contract(target, Rank(0, 1, tmp_path, time.monotonic() + seconds))
+        assert (seen["shm"], seen["files"], seen["ranks"]) == (12, 5, 3)
+        counted.append(seen["counted"])
+    assert counted == [2, None]
 
 
 @pytest.mark.parametrize(("drop_last", "sizes"), [(True, [2, 2]), (False, [2, 2, 1])])
@@ -66,7 +102,8 @@ def test_a_storage_counts_once_and_in_whole_pages():
 
 
 def test_lengths_that_stay_on_the_cpu_are_not_missed():
-    batch = SimpleNamespace(x=torch.zeros(2, 3), lengths=torch.tensor([3, 2]))
+    tokens = torch.zeros(2, 3, dtype=torch.int64)
+    batch = SimpleNamespace(x=tokens, lengths=torch.tensor([3, 2]))
     assert contract.pin(batch)["missed"] == ["x"]
 
 
@@ -82,6 +119,26 @@ def test_a_model_is_called_as_it_trains(tmp_path, is_trained, is_frozen, word):
     assert word in model.batch_of_one(network, loader, rank)
 
 
+def test_a_model_that_says_how_it_trains_is_called_so_and_one_row_is_taken_of_what_has_rows():
+    stepping = SimpleNamespace(training_step=lambda batch, step: (batch, step))
+    assert model._call(stepping, 7)(8) == (8, 0)
+    batch = SimpleNamespace(x=torch.zeros(4, 2), table=torch.zeros(9))
+    alone = model._alone(None, batch, 4)
+    assert (len(alone.x), len(alone.table), len(batch.x)) == (1, 9, 4)
+
+
+@pytest.mark.parametrize(("method", "sent"), [("forkserver", "forkserver"), ("fork", "spawn")])
+def test_samples_are_sent_by_the_start_method_of_the_loader(tmp_path, monkeypatch, method, sent):
+    monkeypatch.setattr(methods, "_run", lambda loader, drawn, by, rank: by)
+    target = SimpleNamespace(loader=plain.good, options=Options("a:b", start_method=method))
+    rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
+    assert methods.methods(target, rank)["runs"] == ["fork", "fork", sent]
+    # The second half has the samples of the first.
+    notes = [{"samples": [{"x": digest}], "batch": digest} for digest in "ab"]
+    places = {"0 0: x": ["a", "b"], "0 1: the batch": ["a", "b"]}
+    assert methods._digests(notes, twice=True) == places
+
+
 @pytest.mark.parametrize(("replicas", "seen"), [(1, 3), (2, 1), (0, 1)])
 def test_a_sampler_of_one_rank_would_be_shared_by_all(tmp_path, replicas, seen):
     data = plain.Squares(12)
@@ -91,6 +148,14 @@ def test_a_sampler_of_one_rank_would_be_shared_by_all(tmp_path, replicas, seen):
     rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
     loader = DataLoader(data, batch_size=4, sampler=sampler)
     assert edges._edges(loader, rank, 3)["replicas"] == seen
+
+
+class Sized(IterableDataset):
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([1, 2])
 
 
 class Cached(plain.Squares):

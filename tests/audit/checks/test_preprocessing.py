@@ -12,20 +12,23 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from millrace.audit.checks.findings import VERDICTS, Finding
-from millrace.audit.probes.colours import colours, order
+from millrace.audit.probes.colours import Painted, _images, colours, order
 from millrace.audit.probes.figures import (
     _described,
     _flat,
+    _widen,
     channel_axis,
     constants,
+    figures,
     measured,
     merged,
     values,
 )
 from millrace.audit.probes.labels import _alone, labels, token_rows
-from millrace.audit.probes.splits import _ids, splits
+from millrace.audit.probes.splits import _ids, _read, _source, splits
 from millrace.audit.runner.target import Options, Target
 from tests.audit import pictures
+from tests.audit.ranks import Clock
 from tests.audit.running import judged, probed
 
 
@@ -337,14 +340,42 @@ def test_a_transform_whose_errors_are_caught_is_none_that_is_out_of_place():
 
 def test_the_figures_of_batches_are_those_of_all_their_values():
     batches = [torch.arange(2.0 * 3 * 8 * 8).reshape(2, 3, 8, 8), torch.zeros(1, 3, 8, 8)]
-    figures = merged("image", [measured(batch) for batch in batches])
+    found = merged("image", [measured(batch) for batch in batches])
     std, mean = torch.std_mean(torch.cat(batches).double(), (0, 2, 3), unbiased=False)
-    assert figures["mean"] == pytest.approx(mean.tolist())
-    assert figures["std"] == pytest.approx(std.tolist())
-    assert (figures["min"], figures["max"]) == ([0.0] * 3, [255.0, 319.0, 383.0])
-    assert figures["whole"]
+    assert found["mean"] == pytest.approx(mean.tolist())
+    assert found["std"] == pytest.approx(std.tolist())
+    assert (found["min"], found["max"]) == ([0.0] * 3, [255.0, 319.0, 383.0])
+    assert found["whole"]
     broken = [measured(batch) for batch in (*batches, torch.full((1, 3, 8, 8), 0.5))]
     assert not merged("image", broken)["whole"]
+    assert found["distinct"] == 2 * 3 * 8 * 8  # of the batch that has most
+    # What is no number counts as 0, and rounding makes no deviation of equal values one.
+    assert merged("x", [measured(torch.tensor([float("nan"), 3.0]))])["mean"] == [1.5]
+    equal = merged("x", [measured(torch.arange(50.0).repeat(99, 1) / 7)])
+    assert all(0 <= std < 1e-5 for std in equal["std"])
+    seen = {"min": 0, "max": 1}
+    _widen(seen, {"min": -1, "max": 2})
+    assert seen == {"min": -1, "max": 2}
+
+
+@pytest.mark.parametrize(("seconds", "is_whole"), [(3.0, True), (1.0, False)])
+def test_what_was_read_until_the_time_was_over_is_not_whole(tmp_path, seconds, is_whole):
+    rank = Clock(0, 1, tmp_path, 0.0, seconds=[seconds])
+    rows = [{"id": "a", "x": torch.rand(4)}] * 3
+    loader = DataLoader(rows)
+    assert figures(loader, rank, None, 2.0)["complete"] == is_whole
+    seen = _read(loader, rank, 2.0)
+    assert (seen["complete"], seen["read"]) == (is_whole, 3 if is_whole else 1)
+    assert seen["marks"]["id"] == {"a": 0}  # the first
+
+
+def test_a_data_set_is_known_by_what_it_holds_beside_transforms():
+    sources = [
+        _source(SimpleNamespace(rows=list(range(count)), transform=number))
+        for count, number in ((5000, 1), (5000, 2), (5001, 1), (3, 1))
+    ]
+    assert sources[0] == sources[1] != sources[2]
+    assert sources[3] == ""  # so few may be another's by chance
 
 
 @pytest.mark.parametrize(
@@ -376,6 +407,15 @@ def test_channels_that_answer_to_two_colours_have_no_order(other, answer):
     assert order(lit) == answer
     [finding] = judged("DP11", colours=[{"images": [""], "orders": [answer], "means": {}}])
     assert not answer or finding.cause.endswith("is channel 2")
+
+
+@pytest.mark.parametrize(("flags", "is_painted"), [(set(), True), ({1}, True), ({0}, False)])
+def test_opencv_reads_colours_unless_it_is_asked_for_something_else(flags, is_painted):
+    painted = object.__new__(Painted)
+    painted.colour = (1, 2, 3)
+    pixels = painted._by_opencv(None, torch.zeros(1, 3).numpy(), flags)
+    assert pixels.tolist() == [[3, 2, 1] if is_painted else [0, 0, 0]]
+    assert _images(torch.zeros(2, 1, 8, 8)) == {}
 
 
 def test_the_order_of_colours_that_are_in_memory_is_open(verdicts):

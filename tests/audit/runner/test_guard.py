@@ -132,6 +132,12 @@ def test_workers_send_batches_also_where_the_path_of_tmpdir_is_long(tmp_path, mo
     assert results["epochs"].status == "ok"
 
 
+def test_an_audit_whose_process_is_killed_has_died(place):
+    with Guard() as guard:
+        seen, error = statuses(guard, "parricide", timeout=20)
+    assert seen == ["died", "died"] and error["text"].startswith("the guard ended with code ")
+
+
 def test_hung_is_not_said_of_a_probe_that_is_none_of_the_loop(guard):
     results = guard.audit(
         Options(f"{plain.here}:sleeping", timeout=12, ranks=1), ["look", "values"]

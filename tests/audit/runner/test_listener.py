@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from millrace.audit.runner.digest import digest, fields, rows
-from millrace.audit.runner.listener import Listener, batch_size, index_list
+from millrace.audit.runner.listener import Listener, batch_size, index_list, reseed
 from millrace.audit.runner.target import Rank
 from millrace.audit.runner.trace import described
 from millrace.common.errors import MillraceError
@@ -134,14 +134,34 @@ def test_a_generator_that_a_sample_seeds_has_not_begun_as_its_copy(rng, rank):
 
 @pytest.mark.parametrize(
     ("own", "given"),
-    [({"timeout": 9, "persistent_workers": True}, 0), ({"num_workers": 0}, 1)],
+    [
+        ({"timeout": 9, "persistent_workers": True}, 0),
+        ({"num_workers": 0}, 1),
+        ({"num_workers": 1, "persistent_workers": True}, 1),
+    ],
 )
 def test_a_loader_is_read_with_other_workers_than_its_own(rank, own, given):
-    tap = Listener(plain.good(**own), rank, given, max_batches=2)
+    loader = plain.good(**own)
+    list(loader)  # its workers may go on
+    tap = Listener(loader, rank, given, max_batches=2)
     tap.run()
     tap.close()
     assert [note["worker"] for note in tap.notes(0)] == [0 if given else None] * 2
     assert "torch" in tap.notes(0)[0]["start"]
+
+
+def test_a_batch_has_as_many_samples_as_it_was_made_of(rank):
+    tap = Listener(DataLoader(plain.Squares(6), 4, collate_fn=lambda _: torch.zeros(1, 9)), rank)
+    tap.run()
+    assert [note["size"] for note in tap.notes(0)] == [4, 2]
+
+
+def test_seeds_draw_the_same_again():
+    drawn = []
+    for _ in range(2):
+        reseed()
+        drawn.append((torch.rand(1).item(), random.random(), np.random.random()))
+    assert drawn[0] == drawn[1]
 
 
 def test_loaders_in_a_list_are_listened_to(rank):
