@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -127,6 +128,16 @@ class Times:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.factor
+
+
+class Shared:
+    """Times a factor that the script may change while workers run."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = multiprocessing.Value("d", factor)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor.value
 
 
 def times(x: torch.Tensor, factor: float) -> torch.Tensor:
@@ -364,6 +375,7 @@ CASES = [
     ),
     twin("DP6", "a partial as transform", lambda: scaled(partial(times, factor=2.0))),
     twin("DP6", "a callable class as transform", lambda: scaled(Times(2.0))),
+    twin("DP6", "a shared value as factor", lambda: scaled(Shared(2.0)), methods=PICKLED),
     twin(
         "DP6",
         "a file opened by each worker",

@@ -285,6 +285,8 @@ class _Run:
         # Workers of a forkserver, the default on Python 3.14, are forked from one that has loaded
         # torch.
         multiprocessing.set_forkserver_preload(["torch.utils.data"])
+        if self.options.start_method:  # also for locks and shared values that a script makes
+            multiprocessing.set_start_method(self.options.start_method, force=True)
         me = Rank(rank, self.world, self.folder, self.deadline)
         try:
             _join_group(me)
