@@ -34,6 +34,7 @@ GLOBALS = {
 }
 NEED_END = "a stream that ends: fewer shards, by --arg"
 NEED_ID = "a field that is the same whenever a sample is read: yield an id"
+NEED_DRAWING = "whether samples are drawn with replacement"
 SEEDED = {
     "workers": (
         "worker_init_fn: no constant in torch.manual_seed or np.random.seed (torch seeds each"
@@ -212,8 +213,8 @@ def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
     if shared.from_sampler and dataset.frameworks:
         needs = f"the loader as {' or '.join(dataset.frameworks)} hands it to the loop"
         return undecided(cause, needs, evidence)
-    if not shared.from_sampler and not alike and shared.gives_again():
-        return undecided(cause, "whether samples are drawn with replacement", evidence)
+    if not alike and shared.gives_again():
+        return undecided(cause, NEED_DRAWING, evidence)
     fix = "sampler=DistributedSampler(dataset) and no shuffle=; if one process trains: --ranks 1"
     return failed(cause, evidence, fix if shared.from_sampler else "")
 
@@ -258,7 +259,10 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
     # Less than one step may be dropped (drop_last), to give all ranks full batches.
     if lost.total() >= shared.one_step:
         cause = f"{lost.total()} of {shared.held.total()} samples come nowhere"
-        return failed(cause, {"lost": list(lost)[:EXAMPLES]}, SHARE_OUT)
+        evidence = {"lost": list(lost)[:EXAMPLES]}
+        if shared.gives_again():
+            return undecided(cause, NEED_DRAWING, evidence)
+        return failed(cause, evidence, SHARE_OUT)
 
     places = f"{counted(shared.ranks, 'rank')} and {counted(shared.workers, 'worker')}"
     samples = f"{shared.total.total()} samples, {len(shared.total)} distinct"
