@@ -181,12 +181,19 @@ class FromFile:
 class Items(Rows):
     """Rows listed in `items`; `__len__` and `__getitem__` need not agree about them."""
 
-    def __init__(self, items: int, length: int, wraps: bool = False, make: Callable = row) -> None:
+    def __init__(
+        self,
+        items: int,
+        length: int,
+        wraps: bool = False,
+        make: Callable = row,
+        kind: type = str,
+    ) -> None:
         super().__init__(length, make)
-        self.items, self.wraps = list(range(items)), wraps
+        self.items, self.wraps = [kind(number) for number in range(items)], wraps
 
     def __getitem__(self, index: int) -> dict:
-        return self.make(self.items[index % len(self.items) if self.wraps else index])
+        return self.make(int(self.items[index % len(self.items) if self.wraps else index]))
 
 
 class Skips(Items):
@@ -419,6 +426,12 @@ CASES = [
         "a length one short",
         lambda: train(Items(25, 24)),
         says="items has 25 items",
+    ),
+    twin(
+        "DP7",
+        "a table of offsets with an end",
+        lambda: train(Items(25, 24, kind=int)),
+        verdict="not decidable",
     ),
     bug("DP7", "a stream shorter than it says", lambda: load(Sized(30))),
     bug(

@@ -198,11 +198,12 @@ def _repeats_on_purpose(size: int, items: Seen) -> bool:
     return any(size == factor * many for factor in factors for many in items["lists"].values())
 
 
-def _too_short(size: int, longer: dict[str, int]) -> Finding:
-    """A list has more items than the length: one more is a bug, several may be meant."""
-    name, many = next(iter(longer.items()))
+def _too_short(size: int, longer: dict[str, list]) -> Finding:
+    """A list has more items than the length: one more is a bug, several may be meant, and one more
+    number may be the end of the last row."""
+    name, (many, is_table) = next(iter(longer.items()))
     cause = f"len is {size}, but {name} has {many} items, and [{many - 1}] works"
-    if many == size + 1:
+    if many == size + 1 and not is_table:
         return failed(cause)
     return undecided(cause, "whether the shorter length is meant")
 

@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -151,7 +152,8 @@ def items(data: Any, size: int, until: float) -> Seen:
     """The `last` sample, and whether the one beyond it `equals` an earlier one.
 
     `lists` and `numbers`: lengths and values of attributes. `longer`: lists that say where the data
-    set ends, beyond its length. `varies`: a sample is drawn anew whenever it is read.
+    set ends, beyond its length, and whether they hold numbers. `varies`: a sample is drawn anew
+    whenever it is read.
     """
 
     def get(index: int) -> Seen:
@@ -172,7 +174,8 @@ def items(data: Any, size: int, until: float) -> Seen:
             seen["lists"][name] = many
             is_end = many > size and get(many).get("type") in LACKING
             if is_end and "digest" in get(many - 1):
-                seen["longer"][name] = many
+                is_table = isinstance(next(iter(value)), Integral)
+                seen["longer"][name] = [many, is_table]
 
     # Two in a row that differ: contents that neighbours share prove nothing. A list that begins
     # again does so anywhere.
