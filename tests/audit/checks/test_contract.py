@@ -173,6 +173,12 @@ class Popping(plain.Squares):
         return index
 
 
+class Remembering(plain.Squares):
+    def __getitem__(self, index: int) -> int:
+        self.read = functools.lru_cache(maxsize=self.most)(len)
+        return index
+
+
 def remembering(most: int | None) -> plain.Squares:
     data = plain.Squares()
     data.read = functools.lru_cache(most)(len)
@@ -186,6 +192,7 @@ def remembering(most: int | None) -> plain.Squares:
         (Cached(), 70),
         (Popping(), 0),
         (remembering(50), 50),
+        (Remembering(), 0),
         (remembering(None), None),
     ],
 )

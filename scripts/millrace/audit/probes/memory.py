@@ -27,6 +27,7 @@ FURTHEST = 20_000  # samples, to see whether growth ends at a bound
 # how many samples are to be read, and nothing else: a line that prints looks the same.
 BOUND = re.compile(
     r"len\(\w+\.\w+\)\s*[<>]=?\s*(?:\w+\.(\w+)|(\d+))|popitem|popleft|\.pop\(next|del self|maxlen"
+    r"|maxsize=(?!None)"  # of an lru_cache that a worker makes
 )
 
 
