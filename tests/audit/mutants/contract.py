@@ -187,13 +187,14 @@ class Items(Rows):
         length: int,
         wraps: bool = False,
         make: Callable = row,
-        kind: type = str,
+        step: int = 1,
     ) -> None:
         super().__init__(length, make)
-        self.items, self.wraps = [kind(number) for number in range(items)], wraps
+        self.items, self.wraps, self.step = list(range(0, items * step, step)), wraps, step
 
     def __getitem__(self, index: int) -> dict:
-        return self.make(int(self.items[index % len(self.items) if self.wraps else index]))
+        item = self.items[index % len(self.items) if self.wraps else index]
+        return self.make(item // self.step)
 
 
 class Skips(Items):
@@ -430,7 +431,7 @@ CASES = [
     twin(
         "DP7",
         "a table of offsets with an end",
-        lambda: train(Items(25, 24, kind=int)),
+        lambda: train(Items(25, 24, step=7)),
         verdict="not decidable",
     ),
     bug("DP7", "a stream shorter than it says", lambda: load(Sized(30))),

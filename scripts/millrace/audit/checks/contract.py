@@ -200,7 +200,7 @@ def _repeats_on_purpose(size: int, items: Seen) -> bool:
 
 def _too_short(size: int, longer: dict[str, list]) -> Finding:
     """A list has more items than the length: one more is a bug, several may be meant, and one more
-    number may be the end of the last row."""
+    offset may be the end of the last row."""
     name, (many, is_table) = next(iter(longer.items()))
     cause = f"len is {size}, but {name} has {many} items, and [{many - 1}] works"
     if many == size + 1 and not is_table:

@@ -7,7 +7,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator, Sequence
-from itertools import islice, takewhile
+from itertools import islice, pairwise, takewhile
 from numbers import Integral
 from typing import Any
 
@@ -152,8 +152,8 @@ def items(data: Any, size: int, until: float) -> Seen:
     """The `last` sample, and whether the one beyond it `equals` an earlier one.
 
     `lists` and `numbers`: lengths and values of attributes. `longer`: lists that say where the data
-    set ends, beyond its length, and whether they hold numbers. `varies`: a sample is drawn anew
-    whenever it is read.
+    set ends, beyond its length, and whether they are tables of offsets. `varies`: a sample is drawn
+    anew whenever it is read.
     """
 
     def get(index: int) -> Seen:
@@ -174,8 +174,7 @@ def items(data: Any, size: int, until: float) -> Seen:
             seen["lists"][name] = many
             is_end = many > size and get(many).get("type") in LACKING
             if is_end and "digest" in get(many - 1):
-                is_table = isinstance(next(iter(value)), Integral)
-                seen["longer"][name] = [many, is_table]
+                seen["longer"][name] = [many, _is_table(value)]
 
     # Two in a row that differ: contents that neighbours share prove nothing. A list that begins
     # again does so anywhere.
@@ -191,6 +190,15 @@ def items(data: Any, size: int, until: float) -> Seen:
             break
     seen["varies"] = _read(data, 0) != _read(data, 0)
     return seen
+
+
+def _is_table(values: Any) -> bool:
+    """Whether a list says where rows begin: numbers that rise from 0, but not one by one."""
+    numbers = list(values)
+    if not all(isinstance(number, Integral) for number in numbers):
+        return False
+    rises = all(low < high for low, high in pairwise(numbers))
+    return rises and numbers[0] == 0 and numbers[-1] >= len(numbers)
 
 
 def listed(data: Any) -> list[Seen]:
