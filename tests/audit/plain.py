@@ -211,6 +211,13 @@ def unsendable() -> DataLoader:
     return DataLoader(Unsendable(), batch_size=4, num_workers=2, collate_fn=list)
 
 
+def of_environment() -> DataLoader:
+    """Each rank has its share, as torchrun says which it is."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    assert rank == int(os.environ["LOCAL_RANK"])
+    return DataLoader(Squares(), batch_size=3, sampler=range(rank, 12, world))
+
+
 def of_files(files: list[str]) -> DataLoader:
     return DataLoader(OfFiles(files), batch_size=4)
 

@@ -138,6 +138,13 @@ def test_an_audit_whose_process_is_killed_has_died(place):
     assert seen == ["died", "died"] and error["text"].startswith("the guard ended with code ")
 
 
+def test_ranks_find_in_their_environment_which_they_are(guard):
+    results = guard.audit(Options(f"{plain.here}:of_environment", ranks=2), ["look", "epochs"])
+    ranks = [epochs[0]["batches"] for epochs in results["epochs"].data]
+    rows = [[index for batch in batches for index in batch["indices"]] for batches in ranks]
+    assert rows == [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]]
+
+
 def test_hung_is_not_said_of_a_probe_that_is_none_of_the_loop(guard):
     results = guard.audit(
         Options(f"{plain.here}:sleeping", timeout=12, ranks=1), ["look", "values"]
