@@ -363,13 +363,19 @@ def _size_mb(paths: Iterable[str]) -> float:
 
 
 def _of_sections(choices: Mapping[str, Any], sections: Collection[str]) -> dict[str, Any]:
-    """Those keys whose first part is one of `sections`. A slash at the end of a text is left out:
-    it says nothing behind a folder."""
+    """Those keys whose first part is one of `sections`, as they are compared."""
     found = {}
     for key, value in choices.items():
         if key.partition(".")[0] in sections:
-            found[key] = value.rstrip("/") or value if isinstance(value, str) else value
+            found[key] = _compared(value)
     return found
+
+
+def _compared(value: Any) -> Any:
+    """A value without the slash at the end of a text, which says nothing behind a folder."""
+    if not isinstance(value, str):
+        return value
+    return value.rstrip("/") or value
 
 
 def _flat(section: dict[str, Any], without: Collection[str], above: str = "") -> dict[str, Any]:
@@ -379,7 +385,10 @@ def _flat(section: dict[str, Any], without: Collection[str], above: str = "") ->
         return {f"{above}enabled": False}
     flat: dict[str, Any] = {}
     for key, value in section.items():
-        if key not in without:
-            inner = isinstance(value, dict)
-            flat |= _flat(value, without, f"{above}{key}.") if inner else {above + key: value}
+        if key in without:
+            continue
+        if isinstance(value, dict):
+            flat |= _flat(value, without, f"{above}{key}.")
+        else:
+            flat[above + key] = value
     return flat
