@@ -180,7 +180,7 @@ def lengths(seen: Seen) -> Finding:
         cause = f"len is {size}, but [{size}] gives sample {place} again: it wraps around"
         return _wrapped(cause, items["varies"])
     if items.get("longer"):
-        return _too_short(size, items["longer"])
+        return _too_short(size, items["longer"], items["tables"])
     return passed(f"len is {size}")
 
 
@@ -198,12 +198,12 @@ def _repeats_on_purpose(size: int, items: Seen) -> bool:
     return any(size == factor * many for factor in factors for many in items["lists"].values())
 
 
-def _too_short(size: int, longer: dict[str, list]) -> Finding:
+def _too_short(size: int, longer: dict[str, int], tables: list[str]) -> Finding:
     """A list has more items than the length: one more is a bug, several may be meant, and one more
     offset may be the end of the last row."""
-    name, (many, is_table) = next(iter(longer.items()))
+    name, many = next(iter(longer.items()))
     cause = f"len is {size}, but {name} has {many} items, and [{many - 1}] works"
-    if many == size + 1 and not is_table:
+    if many == size + 1 and name not in tables:
         return failed(cause)
     return undecided(cause, "whether the shorter length is meant")
 

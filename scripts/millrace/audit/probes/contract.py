@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, pairwise, takewhile
 from numbers import Integral
 from typing import Any
@@ -152,8 +152,8 @@ def items(data: Any, size: int, until: float) -> Seen:
     """The `last` sample, and whether the one beyond it `equals` an earlier one.
 
     `lists` and `numbers`: lengths and values of attributes. `longer`: lists that say where the data
-    set ends, beyond its length, and whether they are tables of offsets. `varies`: a sample is drawn
-    anew whenever it is read.
+    set ends, beyond its length; `tables`: those of them that are tables of offsets. `varies`, if
+    there is an equal one: a sample is drawn anew whenever it is read.
     """
 
     def get(index: int) -> Seen:
@@ -165,7 +165,7 @@ def items(data: Any, size: int, until: float) -> Seen:
     if "digest" not in beyond[0]:
         return seen
 
-    seen |= {"lists": {}, "longer": {}, "numbers": {}}
+    seen |= {"lists": {}, "longer": {}, "tables": [], "numbers": {}}
     for name, value in members(data):
         many = length(value)
         if type(value) is int:
@@ -174,22 +174,33 @@ def items(data: Any, size: int, until: float) -> Seen:
             seen["lists"][name] = many
             is_end = many > size and get(many).get("type") in LACKING
             if is_end and "digest" in get(many - 1):
-                seen["longer"][name] = [many, _is_table(value)]
+                seen["longer"][name] = many
+                if _is_table(value):
+                    seen["tables"].append(name)
 
-    # Two in a row that differ: contents that neighbours share prove nothing. A list that begins
-    # again does so anywhere.
-    places = []
-    if beyond[0] != beyond[1]:
-        places = [*range(min(size, ITEMS)), *(size % many for many in seen["lists"].values())]
     seen["equals"] = None
-    for place in takewhile(lambda _: time.monotonic() < until, places):
-        if place < size and [get(place), get(place + 1)] == beyond:
+    # Two in a row that differ: contents that neighbours share prove nothing.
+    if beyond[0] != beyond[1]:
+        lengths = seen["lists"].values()
+        # A list that begins again does so anywhere.
+        places = [*range(min(size, ITEMS)), *(size % many for many in lengths if many <= size)]
+        in_time = takewhile(lambda _: time.monotonic() < until, places)
+        seen["equals"] = _given_again(get, size, beyond, in_time)
+    if seen["equals"] is not None:
+        seen["varies"] = _read(data, 0) != _read(data, 0)
+    return seen
+
+
+def _given_again(
+    get: Callable[[int], Seen], size: int, beyond: list[Seen], places: Iterable[int]
+) -> int | None:
+    """The place of the two samples that come again `beyond` the length, if indices begin again."""
+    for place in places:
+        if [get(place), get(place + 1)] == beyond:
             # One that gives the next sample for one it cannot read wraps around nothing.
             starts_again = place == 0 or get(size - place) == get(0)
-            seen["equals"] = place if starts_again else None
-            break
-    seen["varies"] = _read(data, 0) != _read(data, 0)
-    return seen
+            return place if starts_again else None
+    return None
 
 
 def _is_table(values: Any) -> bool:
