@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from millrace.audit.probes.batches import order
-from millrace.audit.runner.digest import digest, fields
+from millrace.audit.runner.digest import digest, fields, is_array
 from millrace.audit.runner.listener import (
     MOST_OF_EPOCH,
     Listener,
@@ -270,7 +270,9 @@ def _shuffling(function: Callable, calls: dict[str, list[str]], name: str) -> Ca
     def called(*args: Any, **named: Any) -> Any:
         result = function(*args, **named)
         made = [*args, *named.values()][-1] if result is None else result
-        calls[name].append(digest(list(islice(made, FEW))))
+        # An array at once: a stream may shuffle for every sample.
+        beginning = made[:FEW] if is_array(made) else list(islice(made, FEW))
+        calls[name].append(digest(beginning))
         return result
 
     return called
