@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,24 +55,29 @@ def main(args: argparse.Namespace) -> None:
     if args.held_out:
         held_out = _conversion(args.held_out, args.partitions_dir, records)
     finish(conversion, held_out, args.on_leak, args.max_error_fraction, args.threads)
-    for path in (records / "partitions").glob(f"{conversion.name}-*.json"):
-        if path.stem not in conversion.split["partitions"]:
-            path.unlink()
+    _remove_reports(records, conversion.name, conversion.split["partitions"])
     if conversion.name in VALIDATION:
         _remove_renamed(records, conversion.name)
+
+
+def _remove_reports(records: Path, split: str, kept: Collection[str]) -> None:
+    """Remove the reports of a split's partitions, but for those of the ids `kept`."""
+    for path in (records / "partitions").glob(f"{split}-*.json"):
+        if path.stem not in kept:
+            path.unlink()
 
 
 def _remove_renamed(records: Path, split: str) -> None:
     """Remove the records of a validation folder that is called otherwise by now: training refuses
     both."""
+    from millrace.image.records import prints
+
     for name in VALIDATION:
         folder = records / name
-        # Only what was converted has prints: images may lie in a folder of that name.
-        if name == split or not any(folder.glob("*.prints.json")):
-            continue
-        for path in (records / "partitions").glob(f"{name}-*.json"):
-            path.unlink()
-        shutil.rmtree(folder)
+        # Images may lie in a folder of that name, which has no prints.
+        if name != split and prints.are_in(folder):
+            _remove_reports(records, name, kept=())
+            shutil.rmtree(folder)
 
 
 def _conversion(split_file: Path, partitions: Path, records: Path) -> Conversion:

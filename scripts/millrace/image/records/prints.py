@@ -16,6 +16,8 @@ from millrace.common.errors import MillraceError
 from millrace.common.fingerprints import pictures
 from millrace.image.records.conversion import CONVERT_AGAIN, Conversion
 
+_SUFFIX = ".prints.json"
+
 
 class Print(NamedTuple):
     """An image's path from its split's folder, the digest of its bytes (hex), and the perceptual
@@ -34,7 +36,12 @@ def of_image(path: str, content: bytes, image: Any) -> Print:
 
 def file_of(records: Path) -> Path:
     """Where the prints of a record file lie."""
-    return records.with_suffix(".prints.json")
+    return records.with_suffix(_SUFFIX)
+
+
+def are_in(folder: Path) -> bool:
+    """Whether a folder holds prints, and so record files that were converted."""
+    return any(folder.glob(f"*{_SUFFIX}"))
 
 
 def write(records: Path, dealt: str, prints: Sequence[Print]) -> None:
