@@ -46,7 +46,9 @@ def real_paths(paths: Iterable[str]) -> dict[str, str]:
     return places
 
 
-_AFTER_TOUCH = "after --touch: asr_data -R asr_build_tar_indices"
-REBUILD = f"Build its index and the buckets again: snakemake asr_data ({_AFTER_TOUCH})"
-# Of an index that is damaged, which makes nothing pending.
-REMAKE = "Build it again: snakemake asr_data -R asr_build_tar_indices"
+# Where nothing is pending: after --touch, or if an index is damaged.
+_ALL_INDICES = "asr_data -R asr_build_tar_indices"
+REBUILD = (
+    f"Build its index and the buckets again: snakemake asr_data (after --touch: {_ALL_INDICES})"
+)
+REMAKE = f"Build it again: snakemake {_ALL_INDICES}"

@@ -24,9 +24,10 @@ def found(entries: Iterable[dict], results: Results, timeout: float) -> dict | N
 
 
 def _is_late(entry: dict) -> bool:
-    verdict = entry["findings"][0]["verdict"]  # the worst is the first
-    needs = [row["needs"] for row in entry["findings"]]
-    return verdict == "not decidable" and any(need.startswith(LONGER) for need in needs)
+    worst, *_ = entry["findings"]
+    if worst["verdict"] != "not decidable":
+        return False
+    return any(finding["needs"].startswith(LONGER) for finding in entry["findings"])
 
 
 def _seconds(results: Results, timeout: float) -> int:

@@ -424,7 +424,8 @@ class _Loop:
             log.info("resuming from %s (epoch %d, step %d)", checkpoint.folder, at.epoch, at.step)
 
     def _take_up_of_rank(self, per_rank: list[dict[str, Any]]) -> None:
-        """Go on with what each rank saved; if their number was another, the first takes it all."""
+        """Go on with what each rank saved; if their number was another, the first takes it all, and
+        the rest of the epoch is planned anew."""
         rank = self.ranks.rank
         world_size = self.ranks.world_size
         if len(per_rank) == world_size:
