@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import random
 import signal
@@ -205,6 +206,18 @@ class Crashing(Squares):
         if index == 5:
             ctypes.string_at(0)
         return index
+
+
+class Shared(Squares):
+    """The script may tell its workers the epoch while they run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch = multiprocessing.Value("i", 0)
+
+
+def shared() -> DataLoader:
+    return DataLoader(Shared(), batch_size=4, num_workers=1)
 
 
 def unsendable() -> DataLoader:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from millrace.audit.checks.findings import LONGER, Finding, judge, load
-from millrace.audit.probes.epochs import epochs, loop
+from millrace.audit.probes.epochs import _is_order, _shuffling, epochs, loop
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options
 from tests.audit import plain
@@ -20,7 +23,7 @@ BUILD = "tests.audit.mutants:build"
 
 def test_a_loop_that_never_ends_is_left(guard):
     loop = "tests.audit.mutants.order:trains_for_ever"
-    options = Options(f"{plain.here}:good", loop=loop, ranks=1, timeout=12)
+    options = Options(f"{plain.here}:good", loop=loop, ranks=1, timeout=20)
     assert guard.audit(options, ["loop"])["loop"].status == "ok"
 
 
@@ -352,6 +355,30 @@ def test_two_passes_say_what_is_the_same_and_what_made_an_order(guard, loader, a
 
 
 ONE, OTHER = [3, 1, 0, 2], [0, 2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reordered", "is_order"),
+    [
+        (["a"] * 2, ["a"], False, True),
+        (["a"] * 3, ["a"], False, False),  # for every second sample
+        (["a"], ["b"], False, False),
+        (["a"], ["b"], True, True),
+    ],
+)
+def test_what_made_an_order_of_six_samples(first, second, reordered, is_order):
+    assert _is_order(first, second, 6, reordered) == is_order
+
+
+@pytest.mark.parametrize("made", [torch.tensor, np.array, list])
+def test_what_shuffles_make_is_told_by_its_contents(made):
+    calls = defaultdict(list)
+    for numbers in ([2, 1], [2, 1], [1, 2]):
+        _shuffling(made, calls, "a")(numbers)
+    first, again, other = calls["a"]
+    assert first == again != other
+
+
 FIRST, SECOND = [7, 3, 1, 6, 0, 4, 2, 5], [2, 6, 4, 0, 1, 7, 5, 3]
 DEAF = {"parts": ["sampler"], "flags": {}, "own": [], "main": []}
 HEARS = DEAF | {"own": [notes(ONE), notes(OTHER)]}
@@ -446,9 +473,16 @@ def test_generators_repeat_that_began_alike_or_were_alike_after_the_first_batch(
     epochs = [[{"batches": drawn, "ended": True, "length": 4}]]
     [finding] = said("DP1", epochs=epochs, source=[SOURCE | {"stable": ["id"]}])
     assert finding.verdict == ("fail" if name in REPEATED else "pass")
+    assert finding.verdict == "fail" or finding.cause == "random numbers differ everywhere"
     unread = SOURCE | {"stable": ["id"], "complete": False}
     [finding] = said("DP1", epochs=epochs, source=[unread])
     assert finding.verdict == "not decidable"
+
+
+def test_samples_that_vary_by_what_is_not_seen_pass_with_these_words():
+    unseen = [[epoch([0, 1]), epoch([0, 1])]]
+    [finding] = said("DP1", epochs=unseen, source=[SOURCE | {"stable": ["id"]}])
+    assert (finding.verdict, finding.cause[:30]) == ("pass", "samples vary, by no generator ")
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,8 @@ def test_samples_are_sent_by_the_start_method_of_the_loader(tmp_path, monkeypatc
     notes = [{"samples": [{"x": digest}], "batch": digest} for digest in "ab"]
     places = {"0 0: x": ["a", "b"], "0 1: the batch": ["a", "b"]}
     assert methods._digests(notes, twice=True) == places
+    # What is shared is sent as a process starts, and at no other time.
+    assert methods._unpicklable_parts(plain.shared()) == []
 
 
 @pytest.mark.parametrize(("replicas", "seen"), [(1, 3), (2, 1), (0, 1)])
@@ -179,6 +181,12 @@ class Remembering(plain.Squares):
         return index
 
 
+class RememberingAll(plain.Squares):
+    def __getitem__(self, index: int) -> int:
+        self.read = functools.lru_cache(maxsize=None)(len)
+        return index
+
+
 def remembering(most: int | None) -> plain.Squares:
     data = plain.Squares()
     data.read = functools.lru_cache(most)(len)
@@ -193,6 +201,7 @@ def remembering(most: int | None) -> plain.Squares:
         (Popping(), 0),
         (remembering(50), 50),
         (Remembering(), 0),
+        (RememberingAll(), None),
         (remembering(None), None),
     ],
 )

@@ -145,6 +145,12 @@ def test_ranks_find_in_their_environment_which_they_are(guard):
     assert rows == [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]]
 
 
+def test_what_a_script_shares_with_its_workers_is_made_for_their_start_method(guard):
+    options = Options(f"{plain.here}:shared", ranks=1, start_method="spawn")
+    results = guard.audit(options, ["look", "epochs"])
+    assert results["epochs"].status == "ok"
+
+
 def test_hung_is_not_said_of_a_probe_that_is_none_of_the_loop(guard):
     results = guard.audit(
         Options(f"{plain.here}:sleeping", timeout=12, ranks=1), ["look", "values"]

@@ -47,6 +47,13 @@ class Slotted:
     x: int
 
 
+class OneSlot:
+    __slots__ = "x"
+
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+
 class Pair(NamedTuple):
     x: torch.Tensor
     y: torch.Tensor
@@ -229,6 +236,7 @@ def test_an_epoch_leaves_time_for_the_next(share, batches):
         (torch.tensor([1j]), torch.tensor([1j]).conj()),
         (["1"], [1]),
         (Slotted(1), Slotted(2)),
+        (OneSlot(1), OneSlot(2)),
         (Path("a"), Path("b")),
         (datetime(2026, 1, 1), datetime(2026, 1, 2)),
         (torch.tensor([0, 1]).to_sparse(), torch.tensor([1, 0]).to_sparse()),

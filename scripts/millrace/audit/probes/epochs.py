@@ -121,10 +121,10 @@ def loop(target: Target, rank: Rank) -> Seen:
         call = partial(_noted, seen["calls"], name)
         part.set_epoch = noting(part.set_epoch, call)
     Join.__init__ = noting(Join.__init__, joins)
-    # It may train for long: its first epochs say enough. Again and again, as no error leaves a
-    # __del__.
+    # It may train for long: its first epochs say enough, and its workers need time to stop.
+    # Again and again, as no error leaves a __del__.
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, max(1.0, rank.left() - 2), 0.5)
+    signal.setitimer(signal.ITIMER_REAL, max(1.0, 0.7 * rank.left()), 0.5)
     with suppress(KeyboardInterrupt):
         function(loader)
     signal.setitimer(signal.ITIMER_REAL, 0)
