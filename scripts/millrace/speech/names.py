@@ -38,6 +38,19 @@ def safe_name(name: str) -> str:
     return _quoted(head) + end
 
 
+def safe_key(key: str) -> str:
+    """`key` for a member's name before the dot: letters, digits, `_`, `-`, the rest as %XX of
+    UTF-8.
+
+    `urllib.parse.unquote` gives the key back. A dot would merge samples.
+    """
+    safe = _quoted(key).replace("~", "%7E")
+    # Two leading underscores hide a member from `datasets`.
+    if safe.startswith("__"):
+        return "%5F" + safe[1:]
+    return safe
+
+
 def _quoted(name: str) -> str:
     return quote(name, safe="").replace(".", "%2E")
 

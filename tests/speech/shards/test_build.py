@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from millrace.common.errors import MillraceError
 from millrace.speech import columns
-from millrace.speech.names import AUDIO_FORMATS, Partition
+from millrace.speech.names import AUDIO_FORMATS, Partition, safe_key
 from millrace.speech.shards import build as shards
 from millrace.speech.shards import segment_audio
 from millrace.speech.shards.index import read_sidecar, write_sidecar
@@ -34,7 +34,6 @@ from millrace.speech.shards.plan import (
     ShardOptions,
     audio_bytes,
     plan_partition,
-    safe_key,
     sample_json,
 )
 from millrace.speech.shards.tar_writer import member_header

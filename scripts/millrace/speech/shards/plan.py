@@ -13,14 +13,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from urllib.parse import quote
 
 import orjson
 
 from millrace.common.errors import MillraceError
 from millrace.speech.columns import PENDING
 from millrace.speech.manifest.rejects import row_problem
-from millrace.speech.names import SHARD_NUMBERS, Partition
+from millrace.speech.names import SHARD_NUMBERS, Partition, safe_key
 from millrace.speech.shards.tar_writer import RECORD, member_bytes
 
 # Part of every digest: raise it when the same input is to give other bytes.
@@ -198,19 +197,6 @@ FIELD_TYPES: dict[str, str] = {
 }
 # What stands for a number that is not known.
 UNKNOWN = -1.0
-
-
-def safe_key(key: str) -> str:
-    """`key` for a member's name before the dot: letters, digits, `_`, `-`, the rest as %XX of
-    UTF-8.
-
-    `urllib.parse.unquote` gives the key back. A dot would merge samples.
-    """
-    safe = quote(key, safe="").replace(".", "%2E").replace("~", "%7E")
-    # Two leading underscores hide a member from `datasets`.
-    if safe.startswith("__"):
-        return "%5F" + safe[1:]
-    return safe
 
 
 def sample_json(row: Mapping, sampling_rate: int) -> bytes:
