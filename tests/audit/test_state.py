@@ -54,7 +54,7 @@ def target_of(made: Callable) -> SimpleNamespace:
     return SimpleNamespace(made=made, loader_of=lambda made: made, options=Options("a:b"))
 
 
-@pytest.mark.parametrize(("passes", "ways"), [(1, 0), (3, 1)])
+@pytest.mark.parametrize(("passes", "ways"), [(1, 0), (2, 1), (3, 1)])
 def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(tmp_path, passes, ways):
     clock = Clock(0, 1, tmp_path, 0.0, seconds=[1000.0])
     begun = []
@@ -68,7 +68,41 @@ def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(tmp_path, pass
 
     seen = resume(target_of(Slow), clock)
     assert (len(seen["ways"]), seen["next"]) == (ways, None)
+    assert len(begun) == passes + 1
     assert [len(epoch) for epoch in seen["run"]] == [9, 9 if passes > 1 else 1]
+
+
+class Told(states.Energon):
+    """Its state is the one that it goes on with; it notes what it is told."""
+
+    def __init__(self, scripts: list[list]) -> None:
+        super().__init__()
+        self.state = {"given": 0}
+        self.notes: list = []
+        scripts.append(self.notes)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.notes.append(epoch)
+
+    def __iter__(self) -> Iterator[dict]:
+        for batch in super().__iter__():
+            self.state["given"] = self.given
+            yield batch
+
+    def save_state_rank(self) -> dict:
+        return self.state
+
+    def restore_state_rank(self, state: dict) -> None:
+        super().restore_state_rank(state)
+        self.notes.append("restored")
+        self.state = state
+
+
+def test_a_state_is_restored_as_it_was_saved_with_the_epoch_told_and_untold(tmp_path):
+    scripts: list[list] = []
+    seen = resume(target_of(lambda: Told(scripts)), Clock(0, 1, tmp_path, 0.0, [1000.0]))
+    assert scripts == [[0, 1], ["restored"], ["restored", 1], [0], ["restored", 1]]
+    assert [len(way["passes"][0]) for way in seen["ways"]] == [6, 6]
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
