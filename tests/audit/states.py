@@ -3,6 +3,7 @@ skips."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import torch
@@ -38,11 +39,12 @@ class Energon(Batches):
 
 
 class Exhausted(Energon):
-    """Has nothing to give from the second pass on."""
+    """Has nothing to give to the last rank from the second pass on."""
 
     def __iter__(self) -> Iterator[dict]:
         yield from super().__iter__()
-        self.start = len(BATCHES)
+        is_last = int(os.environ.get("RANK", 0)) == int(os.environ.get("WORLD_SIZE", 1)) - 1
+        self.start = len(BATCHES) if is_last else 0
 
 
 class GrainIterator:
