@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from millrace.audit.checks.findings import LONGER, Finding, judge, load
-from millrace.audit.probes.epochs import _is_order, _shuffling, epochs, loop
+from millrace.audit.probes import epochs as probe
+from millrace.audit.probes.epochs import _is_order, _shuffling, epochs, loop, set_epoch
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options
 from tests.audit import plain
@@ -23,8 +25,10 @@ BUILD = "tests.audit.mutants:build"
 
 def test_a_loop_that_never_ends_is_left(guard):
     loop = "tests.audit.mutants.order:trains_for_ever"
-    options = Options(f"{plain.here}:good", loop=loop, ranks=1, timeout=20)
-    assert guard.audit(options, ["loop"])["loop"].status == "ok"
+    args = {"num_workers": 0}
+    options = Options(f"{plain.here}:good", args=args, loop=loop, ranks=1, timeout=20)
+    result = guard.audit(options, ["loop"])["loop"]
+    assert result.status == "ok" and result.data[0]["joins"]
 
 
 def test_a_loader_that_hangs_is_named_by_its_place(guard):
@@ -32,6 +36,10 @@ def test_a_loader_that_hangs_is_named_by_its_place(guard):
     checks = [check for check in load(["end"]) if not check.probes]
     [finding] = judge(results, checks)
     assert finding.verdict == "fail" and "__getitem__" in finding.evidence["where"]
+
+
+class Told(plain.Squares):
+    def set_epoch(self, epoch: int) -> None: ...
 
 
 def said_of_look(entry: str, status: str, text: str) -> list[Finding]:
@@ -92,6 +100,41 @@ def test_a_second_epoch_is_read_by_all_ranks_with_the_workers_of_the_first(
     target = SimpleNamespace(loader=lambda: loader, options=Options("module:good"))
     out_of_time = rank(0, 1, tmp_path, 0.0)
     assert len(epochs(target, out_of_time)) == count
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_an_epoch_that_is_told_is_read_without_workers_too_if_they_go_on(tmp_path, persistent):
+    data = Told()
+    sampler = DistributedSampler(data, num_replicas=1, rank=0)
+    loader = DataLoader(data, 4, sampler=sampler, num_workers=1, persistent_workers=persistent)
+    target = SimpleNamespace(loader=lambda: loader, options=Options("module:loader"))
+    seen = set_epoch(target, Clock(0, 1, tmp_path, 0.0, [1000.0]))
+    assert (seen["parts"], seen["flags"]) == (["sampler", "dataset"], {"sampler.shuffle": True})
+    assert ("main" in seen) == persistent
+
+
+@dataclass(frozen=True)
+class Ticking(Clock):
+    """A second less is left whenever one asks."""
+
+    def left(self) -> float:
+        self.seconds[0] -= 1
+        return self.seconds[0]
+
+
+def test_an_epoch_leaves_time_for_the_next_one(tmp_path):
+    loader = plain.good(length=400, num_workers=0)
+    target = SimpleNamespace(loader=lambda: loader, options=Options("module:good"))
+    first, second = epochs(target, Ticking(0, 1, tmp_path, 0.0, [40.0]))
+    assert len(first["batches"]) > 1 < len(second["batches"])
+    assert not first["ended"] and not second["ended"]
+
+
+def test_passes_that_the_time_cuts_short_are_compared_as_far_as_they_came(tmp_path, monkeypatch):
+    monkeypatch.setattr(probe, "_shuffles", dict)
+    target = SimpleNamespace(loader=plain.good)
+    seen = probe.source(target, Ticking(0, 1, tmp_path, 0.0, [11.0]))
+    assert (len(seen["samples"]), seen["complete"]) == (1, False) and "" in seen["stable"]
 
 
 def notes(ids: list[int], worker: int | None = 0, size: int = 4) -> list[dict]:
@@ -338,7 +381,8 @@ def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
     [
         ("turned", {}, {"stable": [], "reordered": False, "shuffled_by": []}),
         ("augmented", {}, {"stable": [""], "reordered": False, "shuffled_by": []}),
-        ("good", {"length": 1000}, {"complete": True, "all_drawn": True}),
+        ("good", {"length": 1000}, {"complete": True, "all_drawn": True, "shuffled_by": []}),
+        ("good", {"shuffle": True}, {"shuffled_by": ["torch.randperm"]}),
         ("good", {"length": 1001}, {"complete": False}),  # not every row is read
         ("good", {"sampler": [0, 1, 1]}, {"all_drawn": False, "drawn_again": {"1": 2}}),
         (

@@ -194,6 +194,17 @@ def remembering(most: int | None) -> plain.Squares:
 
 
 @pytest.mark.parametrize(
+    ("get", "place"),
+    [
+        (lambda index: index % 9, 3),
+        (lambda index: index if index < 12 else index - 8, None),  # another one for what is not
+    ],
+)
+def test_indices_wrap_around_only_if_all_begins_again(get, place):
+    assert contract._given_again(get, 12, [get(12), get(13)], range(12)) == place
+
+
+@pytest.mark.parametrize(
     ("data", "most"),
     [
         (plain.Squares(), None),
