@@ -130,6 +130,8 @@ def test_a_model_that_says_how_it_trains_is_called_so_and_one_row_is_taken_of_wh
 @pytest.mark.parametrize(("method", "sent"), [("forkserver", "forkserver"), ("fork", "spawn")])
 def test_samples_are_sent_by_the_start_method_of_the_loader(tmp_path, monkeypatch, method, sent):
     monkeypatch.setattr(methods, "_run", lambda loader, drawn, by, rank: by)
+    # Later tests start workers as they did before.
+    monkeypatch.setattr(torch.multiprocessing, "set_start_method", lambda *_, **__: None)
     target = SimpleNamespace(loader=plain.good, options=Options("a:b", start_method=method))
     rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
     assert methods.methods(target, rank)["runs"] == ["fork", "fork", sent]

@@ -1,0 +1,113 @@
+"""What probes note of loaders in this process, which checks rest on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+from millrace.audit.probes import batches, colours, edges, figures, labels, memory, methods
+from millrace.audit.probes.first_batch import look
+from millrace.audit.runner.target import Options
+from tests.audit import plain
+from tests.audit.ranks import Clock
+
+
+@pytest.fixture
+def rank(tmp_path) -> Clock:
+    return Clock(0, 1, tmp_path, 0.0, [1000.0])
+
+
+def target_of(**made: object) -> SimpleNamespace:
+    options = Options("numpy.own:loader", ranks=1)
+    makers = {name: lambda thing=thing: thing for name, thing in made.items()}
+    return SimpleNamespace(**{"val_loader": lambda: None, "options": options, **makers})
+
+
+def test_workers_get_what_a_script_has_set_and_imported_but_its_own_package(rank, monkeypatch):
+    monkeypatch.setenv("KEPT", "1")
+
+    def made() -> DataLoader:
+        monkeypatch.setenv("SET", "2")
+        return plain.good(num_workers=1, multiprocessing_context="spawn")
+
+    seen = look(SimpleNamespace(loader=made, options=Options("numpy.own:loader")), rank)
+    assert seen["start_method"] == "spawn" != torch.multiprocessing.get_start_method()
+    imported = seen["imported"]
+    assert imported["environment"] == {"SET": "2"} and os.environ["KEPT"] == "1"
+    packages = {name.partition(".")[0] for name in imported["libraries"]}
+    assert "torch" in packages and "numpy" in sys.modules.keys() - packages
+
+
+def test_the_last_batch_is_that_of_each_loader_s_sampler(rank):
+    train = DataLoader(plain.Squares(12), batch_size=4, sampler=range(9))
+    val = DataLoader(plain.Squares(7), batch_size=3, drop_last=True)
+    seen = edges.edges(target_of(loader=train, val_loader=val, model=None), rank)
+    assert (seen["train"]["samples"], seen["train"]["batch_size"]) == (9, 4)
+    assert (seen["val"]["samples"], seen["val"]["drop_last"]) == (7, True)
+
+
+@pytest.mark.parametrize("is_split", [True, False])
+def test_memory_is_that_of_all_samples_or_of_a_rank_s_part(rank, is_split):
+    data = plain.Squares()
+    sampler = DistributedSampler(data, num_replicas=2, rank=0) if is_split else None
+    seen = memory.memory(target_of(loader=DataLoader(data, sampler=sampler)), rank)
+    assert seen["split"] == is_split
+    assert sum(chunk["samples"] for chunk in seen["new"]) == (6 if is_split else 12)
+
+
+class Tokens(plain.Squares):
+    tokenizer = SimpleNamespace(eos_token_id=2, pad_token_id=0)
+    other = SimpleNamespace(eos_token_id=9)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.arange(3)
+
+
+def collated(rows: list[torch.Tensor], packed: int) -> dict[str, torch.Tensor]:
+    ids = torch.stack(rows).view(-1, 3 * packed if len(rows) > 1 else 3)
+    return {"input_ids": ids, "labels": ids}
+
+
+@pytest.mark.parametrize("packed", [1, 2])
+def test_a_row_is_compared_with_its_sample_unless_it_has_several(rank, packed):
+    def collate(rows: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        return collated(rows, packed)
+
+    loader = DataLoader(Tokens(), batch_size=4, collate_fn=collate)
+    seen = labels.labels(target_of(loader=loader), rank)
+    assert all(("alone" in row) == (packed == 1) for row in seen["rows"])
+    assert seen["special"] == {"eos": 2, "pad": 0}
+
+
+def test_means_of_colours_have_three_numbers():
+    data = plain.Squares()
+    data.colour = SimpleNamespace(mean=[0.4, 0.5, 0.6])
+    data.grey = SimpleNamespace(mean=[0.5])
+    assert colours._means(DataLoader(data)) == {"loader.dataset.colour": [0.4, 0.5, 0.6]}
+
+
+def test_a_dataset_is_asked_for_a_batch_if_it_gives_batches():
+    data = SimpleNamespace(__getitems__=lambda drawn: [-index for index in drawn])
+    loader = SimpleNamespace(dataset=data, batch_sampler=[[1, 2]])
+    assert batches.samples_of(loader, [1, 2]) == [-1, -2]
+
+
+def test_images_of_one_value_have_no_spread():
+    measured = figures.measured(torch.full((2, 3, 17, 19), 0.9))
+    assert figures.merged("x", [measured])["std"] == [0.0, 0.0, 0.0]
+
+
+class Drawn(plain.Squares):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(1)
+
+
+def test_runs_of_one_start_method_have_the_same_random_numbers(rank):
+    loader = DataLoader(Drawn(), batch_size=2, num_workers=1, generator=torch.Generator())
+    first, second = (methods._run(loader, [0, 1], "fork", rank) for _ in range(2))
+    assert first == second
