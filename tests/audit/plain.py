@@ -225,7 +225,8 @@ def unsendable() -> DataLoader:
 
 
 def of_environment() -> DataLoader:
-    """Each rank has its share, as torchrun says which it is."""
+    """Each rank has its share, as torchrun says which it is; the script joins the group."""
+    torch.distributed.init_process_group("gloo")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     assert rank == int(os.environ["LOCAL_RANK"])
     return DataLoader(Squares(), batch_size=3, sampler=range(rank, 12, world))

@@ -232,13 +232,24 @@ def test_nothing_is_left_in_dev_shm(name, method):
     assert subprocess.check_output(["unshare", "--mount", "sh", "-c", script], text=True) == ""
 
 
+SCRIPT_THAT_IMPORTS = """
+import os
+import torch
+assert "WORD" not in os.environ
+os.environ["WORD"] = "x"
+with open(os.environ["MARKS"] + ".seeds", "a") as seeds:
+    print(torch.initial_seed(), file=seeds)
+import slow_to_import
+loader = [1, 2]
+"""
+
+
 def test_a_library_of_the_loader_is_imported_once_for_all_probes(tmp_path, monkeypatch):
     library = tmp_path / "site-packages"
     library.mkdir()
     code = "import os\nopen(os.environ['MARKS'], 'a').write(os.environ['WORD'])\n"
     (library / "slow_to_import.py").write_text(code)
-    script = "import os\nos.environ['WORD'] = 'x'\nimport slow_to_import\nloader = [1, 2]\n"
-    (tmp_path / "script.py").write_text(script)
+    (tmp_path / "script.py").write_text(SCRIPT_THAT_IMPORTS)
     monkeypatch.syspath_prepend(library)
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     with Guard() as guard:
@@ -249,6 +260,8 @@ def test_a_library_of_the_loader_is_imported_once_for_all_probes(tmp_path, monke
             assert {result.status for result in results.values()} == {"ok"}
     # By the first look and for all that follows; an audit after it knows nothing of it.
     assert (tmp_path / "marks").read_text() == "xx" * 2
+    seeds = (tmp_path / "marks.seeds").read_text().split()
+    assert len(set(seeds)) > 1
 
 
 @pytest.mark.parametrize(("length", "is_short"), [(40, True), (41, False)])
