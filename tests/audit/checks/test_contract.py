@@ -216,6 +216,7 @@ def test_indices_wrap_around_only_if_all_begins_again(get, place):
         (Remembering(), 0),
         (RememberingAll(), None),
         (remembering(None), None),
+        (SimpleNamespace(options=plain.Dots()), None),
     ],
 )
 def test_the_bound_of_a_cache_is_what_its_source_says(data, most):

@@ -59,6 +59,17 @@ class Pair(NamedTuple):
     y: torch.Tensor
 
 
+class Column:
+    """As pandas has it."""
+
+    def __init__(self, x: int) -> None:
+        self.to_numpy = lambda: np.array([x])
+
+
+def nested(value: float) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.zeros(2), torch.full((3,), float(value))])
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         yield from range(6)
@@ -240,6 +251,9 @@ def test_an_epoch_leaves_time_for_the_next(share, batches):
         (Path("a"), Path("b")),
         (datetime(2026, 1, 1), datetime(2026, 1, 2)),
         (torch.tensor([0, 1]).to_sparse(), torch.tensor([1, 0]).to_sparse()),
+        (nested(0), nested(1)),
+        (Column(1), Column(2)),
+        (plain.Dots(a=1), plain.Dots(a=2)),
     ],
 )
 def test_contents_that_differ_have_other_digests(one, other):
@@ -248,14 +262,21 @@ def test_contents_that_differ_have_other_digests(one, other):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [({0, 8}, {8, 0}), ((1, [2]), [1, (2,)]), (2**70, 2**70), (np.int64(3), 3)]
+    ("one", "other"),
+    [
+        ({0, 8}, {8, 0}),
+        ((1, [2]), [1, (2,)]),
+        (2**70, 2**70),
+        (np.int64(3), 3),
+        (np.array(["a".upper() + "B"], object), np.array(["AB"], object)),
+    ],
 )
 def test_contents_that_are_alike_have_one_digest(one, other):
     assert digest(one) == digest(other)
 
 
 def test_a_batch_of_parts_of_other_lengths_has_no_rows():
-    assert rows({"a": torch.zeros(2), "b": ["x", "y"]}) is not None
+    assert rows(plain.Dots(a=torch.zeros(2), b=["x", "y"])) is not None
     assert rows({"a": torch.zeros(2), "b": ["x", "y", "z"]}) is None
     assert (rows(torch.tensor(3.0)), rows(torch.zeros(0, 2))) == (None, [])
     pair = Pair(torch.arange(2), torch.zeros(2))
@@ -283,6 +304,7 @@ def test_two_workers_show_what_more_would_show(rank, own, given, used):
         ({"a": ["x", "y"]}, 2),
         (["x", "y", "z"], 3),
         ({"a": 5}, 1),
+        (nested(3), 2),
     ],
 )
 def test_a_batch_is_as_large_as_its_first_tensor_or_list(batch, size):

@@ -33,10 +33,8 @@ def scaling(data: Values) -> Iterator[Finding]:
     if misfits:
         yield from (failed(cause, fix=SCALE) for cause in misfits)
         return
-    if not data.images:
-        yield inapplicable("no field is a batch of images")
-        return
-    if data.expect == "none":
+    if not data.images or data.expect == "none":
+        yield inapplicable("no field is a batch of images, or nothing is expected of them")
         return
     for field in data.images:
         yield _scaled(field, data)
@@ -82,8 +80,9 @@ def _by_levels(field: Field, is_alone: bool) -> Finding:
     cause = field.described()
     is_colour = field.channels == 3
     are_levels = field.distinct >= LEVELS and (is_colour or field.whole)
-    # With fractions, if they were resized. Grey ones beside a picture may be its mask.
-    is_byte = EIGHT_BITS < field.highest <= 256 and (is_colour or is_alone)
+    # With fractions, if they were resized. Grey ones beside a picture may be its mask; coordinates
+    # have a channel that stays low.
+    is_byte = min(field.max) > EIGHT_BITS and field.highest <= 256 and (is_colour or is_alone)
     if are_levels and is_byte:
         return failed(f"{cause}: unscaled", field.shown, SCALE)
     if field.highest > 2 and not is_colour and not are_levels:

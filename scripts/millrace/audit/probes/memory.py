@@ -91,8 +91,9 @@ def measure(samples: list[Any]) -> dict[str, int]:
 def bound(data: Any) -> int | None:
     """The most entries that the source of a data set speaks of; None: of no bound; 0: of an unknown
     one."""
-    caches = [part for _, part in walk(data, code=True) if hasattr(part, "cache_parameters")]
-    sizes = [cache.cache_parameters()["maxsize"] for cache in caches]
+    reached = (part for _, part in walk(data, code=True))
+    asked = (getattr(part, "cache_parameters", None) for part in reached)
+    sizes = [ask()["maxsize"] for ask in asked if callable(ask)]
     most = [size for size in sizes if size is not None]
     for part in {type(part): part for _, part in walk(data)}.values():
         if type(part).__module__.partition(".")[0] in ("builtins", "torch", "numpy"):

@@ -24,6 +24,8 @@ TEXTS = (
     timedelta,
     Decimal,
 )
+# What gives its content whole: arrays and images; rows and tables of pandas.
+CONTENT = ("tobytes", "to_numpy")
 # How default_collate stores a number of a sample, and so a row of the batch.
 NUMBERS = {
     bool: ("bool", "<?"),
@@ -75,7 +77,12 @@ def _lengths(part: Any, depth: int) -> Iterator[int | None]:
 
 def is_array(part: Any) -> bool:
     """Whether it is a tensor of torch or an array of NumPy."""
-    return hasattr(part, "dtype") and hasattr(part, "shape") and hasattr(part, "__getitem__")
+    return isinstance(part, torch.Tensor) or (hasattr(part, "dtype") and has(part, "tobytes"))
+
+
+def has(value: Any, *methods: str) -> bool:
+    """Whether it has one of these methods. A dict may answer any name that it lacks with None."""
+    return any(callable(getattr(value, name, None)) for name in methods)
 
 
 def _is_column(part: Any) -> bool:
@@ -107,7 +114,7 @@ def members(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)):
         for place, part in enumerate(value):
             yield str(place), part
-    elif hasattr(value, "tobytes") or isinstance(value, (torch.Tensor, type, PathLike)):
+    elif has(value, *CONTENT) or isinstance(value, (torch.Tensor, type, PathLike)):
         return
     else:
         for name, part in [*_slots(value), *getattr(value, "__dict__", {}).items()]:
@@ -136,6 +143,7 @@ def walk_tensors(
 
 
 def _feed(state: Any, value: Any, depth: int) -> None:
+    value = _plain(value)
     kind = type(value)
     if isinstance(value, torch.Tensor):
         state.update(f"tensor {value.dtype} {tuple(value.shape)}".encode())
@@ -148,11 +156,11 @@ def _feed(state: Any, value: Any, depth: int) -> None:
         state.update(struct.pack(layout, value))
     elif isinstance(value, (bool, int, float, complex, type(None), *TEXTS)):
         state.update(f"{kind.__name__} {value!r}".encode())
-    elif hasattr(value, "dtype") and hasattr(value, "tobytes"):
+    elif is_array(value):
         # A numpy.memmap is an ndarray after pickling: the class does not matter.
         state.update(f"tensor torch.{value.dtype} {tuple(value.shape)}".encode())
         state.update(value.tobytes())
-    elif hasattr(value, "tobytes"):  # images: their bytes say more than their attributes
+    elif has(value, "tobytes"):  # images: their bytes say more than their attributes
         size = getattr(value, "shape", getattr(value, "size", ""))
         state.update(f"buffer {getattr(value, 'mode', '')} {size}".encode())
         state.update(value.tobytes())
@@ -166,6 +174,17 @@ def _feed(state: Any, value: Any, depth: int) -> None:
             state.update(f"{name}:".encode())
             _feed(state, part, depth - 1)
         state.update(b")")
+
+
+def _plain(value: Any) -> Any:
+    """A value whose bytes say what it holds: the parts of a nested tensor, the array of a table."""
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return value.unbind()
+    if has(value, "to_numpy"):
+        value = value.to_numpy()
+    # The bytes of objects are addresses.
+    are_objects = is_array(value) and getattr(value.dtype, "hasobject", False)
+    return value.tolist() if are_objects else value
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

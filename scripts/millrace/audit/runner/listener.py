@@ -363,7 +363,7 @@ def batch_size(batch: Any) -> int:
     list."""
     for _, tensor in walk_tensors(batch):
         if tensor.dim():
-            return int(tensor.shape[0])
+            return tensor.size(0)
         return 1
     for _, value in members(batch):
         if isinstance(value, (list, tuple)):

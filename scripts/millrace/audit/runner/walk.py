@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from millrace.audit.runner.digest import members
+from millrace.audit.runner.digest import CONTENT, has, members
 
 ITEMS = 64  # of a list show what more would show
 PLAIN = (
@@ -61,7 +61,7 @@ def walk(
 def parts(value: Any, code: bool = False) -> Held:
     """What an object itself holds, by name or place; nothing for arrays and images."""
     kind = type(value)
-    if isinstance(value, PLAIN + NAMES) or not _answers(value) or hasattr(value, "tobytes"):
+    if isinstance(value, PLAIN + NAMES) or not _answers(value) or has(value, *CONTENT):
         return []
     if isinstance(value, (dict, list, tuple)):
         return list(islice(members(value), ITEMS))
