@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from millrace.audit.runner.digest import digest, fields, rows
 from millrace.audit.runner.listener import Listener, batch_size, index_list, reseed
@@ -88,6 +88,10 @@ def test_batches_have_their_indices_workers_and_samples(rank, workers):
         samples = [fields(loader.dataset[index]) for note in notes for index in note["indices"]]
         assert [each for note in notes for each in note["samples"]] == samples
     assert tap.ended == [True, True]
+    # What a wrapper asks of the sampler, or sets, is the user's.
+    tap.core.batch_sampler.batch_size = 5
+    assert isinstance(tap.core.batch_sampler, BatchSampler)
+    assert tap.core.batch_sampler.sampler is loader.sampler and loader.batch_sampler.batch_size == 5
     assert loader._iterator is None and loader.collate_fn.__module__.startswith("torch.")
 
 

@@ -229,24 +229,30 @@ class Noted(NamedTuple):
 
 
 class Indices:
-    """A sampler that notes what it hands out."""
+    """A sampler that notes what it hands out, and is the user's in all else."""
 
     def __init__(self, sampler: Any, drawn: list[Any]) -> None:
-        self.sampler = sampler
-        self.drawn = drawn
+        vars(self).update(_noted=sampler, _drawn=drawn)
 
     def __iter__(self) -> Iterator[Any]:
-        for each in self.sampler:
-            self.drawn.append(each)
+        for each in self._noted:
+            self._drawn.append(each)
             yield each
 
     def __len__(self) -> int:
-        return len(self.sampler)
+        return len(self._noted)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._noted)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("sampler", "drawn"):
+        if name == "_noted":
             raise AttributeError(name)
-        return getattr(self.sampler, name)
+        return getattr(self._noted, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._noted, name, value)
 
 
 class Functions:
