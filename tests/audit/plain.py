@@ -88,6 +88,15 @@ def good(length: int = 12, **options) -> DataLoader:
     return DataLoader(Squares(length), batch_size=4, **{"num_workers": 2, **options})
 
 
+class Named(Squares):
+    def __getitem__(self, name: str) -> dict[str, object]:
+        return super().__getitem__(int(name.removeprefix("row-")))
+
+
+def named() -> DataLoader:
+    return DataLoader(Named(), batch_size=4, sampler=[f"row-{row}" for row in range(12)])
+
+
 def sleeping() -> DataLoader:
     return DataLoader(Sleeping(), batch_size=4, num_workers=2)
 

@@ -103,6 +103,12 @@ class Shares:
         # What one rank repeats by itself is a matter of its workers: count it once here.
         return _sum(counts & self.due for counts in given) - self.due
 
+    def hardly_repeats(self) -> bool:
+        """Whether indices repeat only to fill the last step, so that they name samples by
+        themselves."""
+        repeated = self.repeated_by_workers() | self.repeated_by_ranks()
+        return self.from_sampler and repeated.total() <= self.filling
+
     def gives_again(self) -> bool:
         """Whether one worker gave a sample more often than the dataset does by itself: it may draw
         with replacement."""
@@ -145,10 +151,8 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
     """The shares of all ranks in one epoch; None if nothing tells one sample from another."""
     batches = [batch for epoch in epochs for batch in epoch.batches]
     held_keys = _held_keys(dataset)
-    by_index = _known_by_index(batches, dataset, held_keys)
-    if not held_keys and not by_index:
-        return None
-
+    is_sure = _known_by_index(batches, dataset, held_keys)
+    by_index = is_sure or not held_keys
     row_of = _rows(held_keys)
     streams: dict[Place, list[str]] = defaultdict(list)
     largest = 1
@@ -162,7 +166,7 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
     if by_index:  # the dataset holds each index once
         held = Counter(set().union(*streams.values()))
     names_are_rows = by_index or (dataset.complete and row_of)
-    return Shares(
+    shared = Shares(
         streams=dict(streams),
         held=held,
         due=held | Counter(dataset.drawn_again) if names_are_rows else held,
@@ -172,6 +176,7 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
         complete=by_index or dataset.complete,
         rows=len(dataset.samples) if dataset.complete else None,
     )
+    return shared if held_keys or is_sure or shared.hardly_repeats() else None
 
 
 def _held_keys(dataset: Dataset) -> list[str]:
@@ -210,24 +215,29 @@ def _known_by_index(batches: list[Batch], dataset: Dataset, held_keys: list[str]
     if any(len(batch.indices or ()) != len(batch.samples) for batch in batches):
         return True
 
+    if not dataset.stable:
+        return False
+
     # Contents that all differ say more than indices, which may mean other samples on another rank.
     are_unique = len(set(held_keys)) == len(held_keys) > 0
     if are_unique and dataset.complete:
         return False
-    return _means_the_same_everywhere(batches, dataset.stable)
+    return _means_the_same_everywhere(batches, dataset)
 
 
-def _means_the_same_everywhere(batches: list[Batch], stable: list[str]) -> bool:
-    """Whether each index names one sample on all ranks; if contents cannot tell, whether it comes
-    once."""
-    pairs = [
-        (str(index), content_key(sample, stable))
+def _means_the_same_everywhere(batches: list[Batch], dataset: Dataset) -> bool:
+    """Whether each index names one sample on all ranks, as far as contents can tell."""
+    pairs = {
+        (str(index), content_key(sample, dataset.stable))
         for batch in batches
         for index, sample in zip(batch.indices or (), batch.samples, strict=False)
-    ]
+    }
     indices = {index for index, _ in pairs}
-    contents_of_all = set(pairs) if stable else pairs
-    return len(contents_of_all) == len(indices)
+    # Where all samples look alike: one that has fewer on a rank than in one process has others.
+    is_read_whole = dataset.complete and dataset.all_drawn
+    if len({content for _, content in pairs}) == 1 and is_read_whole:
+        return len(indices) == len(dataset.samples)
+    return len(pairs) == len(indices)
 
 
 def content_key(sample: Sample, stable: list[str]) -> str:

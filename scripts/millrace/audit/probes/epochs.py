@@ -7,10 +7,10 @@ import random
 import signal
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import Any
 
 import torch
@@ -56,12 +56,13 @@ def epochs(target: Target, rank: Rank) -> list[Seen]:
     seen = []
     rank.all_agree(True)  # to begin together
     for epoch in range(options.epochs):
+        said = length(loader)
         tap.run(share=1 / (options.epochs - epoch))
-        read = {
-            "batches": tap.notes(epoch),
-            "ended": tap.ended[epoch],
-            "length": length(loader),
-        }
+        batches = tap.notes(epoch)
+        # A sampler knows what it gives before an epoch, or only as it begins.
+        if said != len(batches):
+            said = length(loader)
+        read = {"batches": batches, "ended": tap.ended[epoch], "length": said}
         seen.append(read)
         if not rank.all_agree(not tap.lost_workers):
             break
@@ -145,19 +146,19 @@ def source(target: Target, rank: Rank) -> Seen:
     tap = Listener(target.loader(), rank, workers=0)
     rows = _rows(tap.original)
     is_map = rows is not None
+    places = _places(tap.original, rows)
     calls = _shuffles()
     drawn = _drawn(tap.original) if is_map else Counter[str]()
     shuffled_by = list(calls)
     calls.clear()
-    first, first_ended = _pass(tap, rows, rank, rank.left() / 2)
+    first, first_ended = _pass(tap, places, rank, rank.left() / 2)
     of_first = dict(calls)
     calls.clear()
-    second, second_ended = _pass(tap, rows, rank, 2.0)
+    second, second_ended = _pass(tap, places, rank, 2.0)
     complete = first_ended and second_ended
     if not complete:
-        shorter = min(len(first), len(second))
-        first = first[:shorter]
-        second = second[:shorter]
+        first = first[: len(second)]
+        second = second[: len(first)]
     stable = _stable(first, second, is_map)
     reordered = any(_column(name, first) != _column(name, second) for name in stable)
     if not is_map:  # a stream shuffles as it is read
@@ -187,9 +188,22 @@ def _drawn(core: DataLoader) -> Counter[str]:
     return drawn
 
 
-def _pass(tap: Listener, rows: int | None, rank: Rank, until: float) -> tuple[Samples, bool]:
+def _places(core: DataLoader | None, rows: int | None) -> Sequence[Any] | None:
+    """What a dataset is asked for, one sample at a time: numbers, or the names that are drawn."""
+    if core is None or rows is None:
+        return None
+    batches = islice(order(core), MOST_OF_EPOCH)
+    drawn = list(chain.from_iterable(batches) if core.batch_sampler is not None else batches)
+    if drawn and isinstance(drawn[0], (str, tuple)):
+        return sorted(set(drawn), key=str)[:MOST_ROWS]
+    return range(0, rows, max(1, rows // MOST_ROWS))
+
+
+def _pass(
+    tap: Listener, places: Sequence[Any] | None, rank: Rank, until: float
+) -> tuple[Samples, bool]:
     """Samples, and whether they are all: none is read when less than `until` seconds are left."""
-    samples = islice(_samples(tap, rows), MOST)
+    samples = islice(_samples(tap, places), MOST)
     read = list(takewhile(lambda _: rank.left() > until, samples))
     return read, len(read) < MOST and rank.left() > until
 
@@ -223,11 +237,11 @@ def _rows(core: DataLoader | None) -> int | None:
     return length(core.dataset)
 
 
-def _samples(tap: Listener, rows: int | None) -> Iterator[dict[str, str]]:
+def _samples(tap: Listener, places: Sequence[Any] | None) -> Iterator[dict[str, str]]:
     core = tap.original
-    if core is not None and rows is not None:
-        for row in range(0, rows, max(1, rows // MOST_ROWS)):
-            yield fields(core.dataset[row])
+    if core is not None and places is not None:
+        for place in places:
+            yield fields(core.dataset[place])
     elif core is not None and is_stream(core):
         yield from map(fields, core.dataset)
     else:
