@@ -45,9 +45,9 @@ def test_a_list_is_none_of_files_if_none_is_there_and_a_spare_one_is_not_needed(
     gone = [str(tmp_path / f"{number}.txt") for number in (1, 2)]
     assert contract._missing(plain.Squares(2), gone, [""]) is None
     needed = []
-    for data in (plain.Squares(2), plain.OfFiles([there, gone[0]])):
+    for data in (plain.Squares(2), plain.Squares(1), plain.OfFiles([there, gone[0]])):
         needed.append(contract._missing(data, [there, gone[0]], [""])["needed"])
-    assert needed == [False, True]
+    assert needed == [False, False, True]
     [rows] = contract.listed(Subset(data, [0]))
     assert (rows["missing"], rows["paths"], rows["names"]) == (1, 2, [gone[0]])
 
@@ -374,6 +374,8 @@ def test_start_methods_are_compared_by_what_they_all_give(own, runs, verdict, wo
         ({"equals": 0, "varies": True}, "not decidable", "it wraps around"),
         ({"equals": 0, "numbers": {"often": 3}, "lists": {"a": 4}}, "pass", "len is 12"),
         ({"equals": 0, "numbers": {"often": 1}, "lists": {"a": 12}}, "fail", "it wraps around"),
+        ({"equals": 0, "product": True, "lists": {"a": 4}}, "pass", "len is 12"),
+        ({"equals": 0, "product": True, "lists": {"a": 5, "b": 12}}, "fail", "it wraps around"),
         ({"longer": {"a": 13}}, "fail", "a has 13 items, and [12] works"),
         ({"longer": {"a": 13}, "tables": ["a"]}, "not decidable", "a has 13 items, and [12] works"),
         ({"longer": {"a": 14}}, "not decidable", "a has 14 items, and [13] works"),
@@ -382,7 +384,7 @@ def test_start_methods_are_compared_by_what_they_all_give(own, runs, verdict, wo
 def test_a_length_is_that_of_what_can_be_read(changes, verdict, words):
     of_set = {name: changes[name] for name in ("samples", "counted") if name in changes}
     items = {"equals": None, "numbers": {}, "lists": {}, "longer": {}}
-    items |= {"tables": [], "varies": False}
+    items |= {"tables": [], "varies": False, "product": False}
     items |= {name: value for name, value in changes.items() if name not in of_set}
     [finding] = judged("DP7", contract=[{"samples": 12, "items": items, **of_set}])
     assert finding.verdict == verdict and words in finding.cause

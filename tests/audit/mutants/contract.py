@@ -215,6 +215,36 @@ class Repeating(Items):
         self.times = times
 
 
+class Doubled(Items):
+    """Gives its rows as often as its class says."""
+
+    TIMES = 2
+
+    def __len__(self) -> int:
+        return len(self.items) * self.TIMES
+
+
+class WithNext(Items):
+    """Rows with the one behind them, of which there is none behind the last."""
+
+    def __getitem__(self, index: int) -> dict:
+        following = torch.tensor(self.items[index + 1 : index + 2])
+        return {**super().__getitem__(index), "next": following}
+
+
+class Grows:
+    """An order of more rows in each epoch, which counts its epochs at their end."""
+
+    most = 12
+
+    def __len__(self) -> int:
+        return self.most
+
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(self.most).tolist()
+        self.most += 4
+
+
 class Sized(Stream):
     """A stream that says a length."""
 
@@ -449,6 +479,9 @@ CASES = [
         verdict="pass",
         says="len is 24",
     ),
+    twin("DP7", "rows twice by the class", lambda: train(Doubled(12, 24, True)), verdict="pass"),
+    twin("DP7", "rows and the next", lambda: train(WithNext(25, 24)), verdict="pass"),
+    twin("DP7", "longer epochs", lambda: load(Rows(), sampler=Grows()), verdict="pass"),
     twin("DP7", "a stream", lambda: load(Sized(24), num_workers=0), verdict="pass"),
     twin("DP7", "a list that takes negative indices", lambda: train(Items(24, 24))),
     twin(

@@ -193,9 +193,10 @@ def _wrapped(cause: str, varies: bool) -> Finding:
 
 
 def _repeats_on_purpose(size: int, items: Seen) -> bool:
-    """Whether an attribute of the data set says how often it gives the items of a list."""
-    factors = [number for number in items["numbers"].values() if number > 1]
-    return any(size == factor * many for factor in factors for many in items["lists"].values())
+    """Whether an attribute, or a length that is a product, says how often items are given."""
+    factors = {number for number in items["numbers"].values() if number > 1}
+    times = [size // many for many in items["lists"].values() if size % many == 0]
+    return any(often in factors or (items["product"] and often > 1) for often in times)
 
 
 def _too_short(size: int, longer: dict[str, int], tables: list[str]) -> Finding:

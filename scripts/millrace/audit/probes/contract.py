@@ -3,10 +3,12 @@ batches."""
 
 from __future__ import annotations
 
+import dis
 import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice, pairwise, takewhile
 from numbers import Integral
 from typing import Any
@@ -145,15 +147,17 @@ def _read(data: Any, index: int) -> Seen:
     for name, part in members(value):
         if getattr(part, "shape", ()) or type(part) is str:
             parts[name] = part
-    return {"digest": digest(parts or value)}
+    is_empty = any(0 in getattr(part, "shape", ()) for part in parts.values())
+    return {"digest": digest(parts or value), "empty": is_empty}
 
 
 def items(data: Any, size: int, until: float) -> Seen:
     """The `last` sample, and whether the one beyond it `equals` an earlier one.
 
-    `lists` and `numbers`: lengths and values of attributes. `longer`: lists that say where the data
-    set ends, beyond its length; `tables`: those of them that are tables of offsets. `varies`, if
-    there is an equal one: a sample is drawn anew whenever it is read.
+    `lists` and `numbers`: lengths and values of attributes; `product`: the length is computed as
+    one. `longer`: lists that say where the data set ends, beyond its length; `tables`: those of
+    them that are tables of offsets. `varies`, if there is an equal one: a sample is drawn anew
+    whenever it is read.
     """
 
     def get(index: int) -> Seen:
@@ -165,7 +169,7 @@ def items(data: Any, size: int, until: float) -> Seen:
     if "digest" not in beyond[0]:
         return seen
 
-    seen |= {"lists": {}, "longer": {}, "tables": [], "numbers": {}}
+    seen |= {"lists": {}, "longer": {}, "tables": [], "numbers": {}, "product": _is_product(data)}
     for name, value in members(data):
         many = length(value)
         if type(value) is int:
@@ -173,7 +177,8 @@ def items(data: Any, size: int, until: float) -> Seen:
         elif many and type(value) is not str:
             seen["lists"][name] = many
             is_end = many > size and get(many).get("type") in LACKING
-            if is_end and "digest" in get(many - 1):
+            # What is cut off at the end of a list is no sample of its own.
+            if is_end and get(many - 1).get("empty") is False:
                 seen["longer"][name] = many
                 if _is_table(value):
                     seen["tables"].append(name)
@@ -201,6 +206,13 @@ def _given_again(
             starts_again = place == 0 or get(size - place) == get(0)
             return place if starts_again else None
     return None
+
+
+def _is_product(data: Any) -> bool:
+    """Whether the length is computed as a product: how often a list is given."""
+    with suppress(TypeError):  # one of C
+        return any(step.argrepr == "*" for step in dis.get_instructions(type(data).__len__))
+    return False
 
 
 def _is_table(values: Any) -> bool:
@@ -234,8 +246,10 @@ def _missing(data: Any, rows: Sequence[Any], folders: list[str]) -> Seen | None:
     gone = [place for place, path in enumerate(named) if not _exists(path, folders)]
     if not all(named) or len(gone) == len(named):
         return None
-    # A data set that gives its sample all the same does not need the file.
-    spare = gone and length(data) == len(rows) and "digest" in _read(data, gone[0])
+    # A data set that has left them out, or gives its sample all the same, does not need the files.
+    size = length(data)
+    spare = gone and size == len(rows) and "digest" in _read(data, gone[0])
+    spare = spare or size == len(rows) - len(gone)
     return {
         "paths": len(named),
         "missing": len(gone),
