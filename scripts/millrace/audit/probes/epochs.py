@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from typing import Any
 
 import torch
@@ -146,9 +146,8 @@ def source(target: Target, rank: Rank) -> Seen:
     tap = Listener(target.loader(), rank, workers=0)
     rows = _rows(tap.original)
     is_map = rows is not None
-    places = _places(tap.original, rows)
     calls = _shuffles()
-    drawn = _drawn(tap.original) if is_map else Counter[str]()
+    drawn, places = _asked(tap.original, rows)
     shuffled_by = list(calls)
     calls.clear()
     first, first_ended = _pass(tap, places, rank, rank.left() / 2)
@@ -180,23 +179,17 @@ def source(target: Target, rank: Rank) -> Seen:
     }
 
 
-def _drawn(core: DataLoader) -> Counter[str]:
-    """What the sampler draws in an epoch, and how often."""
-    drawn: Counter[str] = Counter()
-    for batch in islice(order(core), MOST_OF_EPOCH):
-        drawn.update(map(str, index_list(batch)))
-    return drawn
-
-
-def _places(core: DataLoader | None, rows: int | None) -> Sequence[Any] | None:
-    """What a dataset is asked for, one sample at a time: numbers, or the names that are drawn."""
+def _asked(core: DataLoader | None, rows: int | None) -> tuple[Counter[str], Sequence[Any] | None]:
+    """How often an epoch draws what, and what is asked for one by one: rows, or names; of a stream
+    nothing."""
     if core is None or rows is None:
-        return None
-    batches = islice(order(core), MOST_OF_EPOCH)
-    drawn = list(chain.from_iterable(batches) if core.batch_sampler is not None else batches)
+        return Counter(), None
+    batches = list(islice(order(core), MOST_OF_EPOCH))
+    drawn = [index for batch in batches if isinstance(batch, list) for index in batch] or batches
+    counts = Counter(str(index) for batch in batches for index in index_list(batch))
     if drawn and isinstance(drawn[0], (str, tuple)):
-        return sorted(set(drawn), key=str)[:MOST_ROWS]
-    return range(0, rows, max(1, rows // MOST_ROWS))
+        return counts, sorted(set(drawn), key=str)[:MOST_ROWS]
+    return counts, range(0, rows, max(1, rows // MOST_ROWS))
 
 
 def _pass(
