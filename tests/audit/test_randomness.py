@@ -157,7 +157,7 @@ def epoch(ids: list[int], ended: bool = True, **settings: object) -> dict:
 
 
 LOOK = {"together": True, "torch": "2"}
-LOOP = {"evaluation": None, "joins": False, "calls": None}
+LOOP = {"evaluation": None, "joins": False, "calls": None, "orders": []}
 SOURCE = {"iterable": True, "complete": True, "all_drawn": True, "stable": ["", "id"]}
 SOURCE |= {"reordered": False, "shuffled_by": [], "frameworks": []}
 SOURCE["samples"] = [sample for note in notes(list(range(48))) for sample in note["samples"]]
@@ -440,7 +440,10 @@ FIRST, SECOND = [7, 3, 1, 6, 0, 4, 2, 5], [2, 6, 4, 0, 1, 7, 5, 3]
 DEAF = {"parts": ["sampler"], "flags": {}, "own": [], "main": []}
 HEARS = DEAF | {"own": [notes(ONE), notes(OTHER)]}
 NO_SHUFFLE = "no shuffle: the order is fixed"
+SHUFFLED = {"shuffled_by": ["random.shuffle"]}
+CALLS_IN_VAIN = "and the loop calls [['a', 0]]"
 FIXES = {
+    CALLS_IN_VAIN: "Call loader.sampler.set_epoch(epoch) before each epoch",
     "which the loop does not call": "Call loader.sampler.set_epoch(epoch) before each epoch",
     "random.shuffle shuffles": "Seed the order with seed + epoch",
     "sampler.shuffle shuffles": "Seed the order with seed + epoch",
@@ -449,40 +452,44 @@ FIXES = {
 
 
 @pytest.mark.parametrize(
-    ("told", "source", "calls", "verdict", "words"),
+    ("told", "source", "loop", "verdict", "words"),
     [
-        (HEARS, {}, None, "not decidable", "only after set_epoch"),
-        (HEARS, {}, [], "fail", "which the loop does not call"),
+        (HEARS, {}, {}, "not decidable", "only after set_epoch"),
+        (HEARS, {}, {"calls": []}, "fail", "which the loop does not call"),
         (
             HEARS,
             {},
-            [["a", at] for at in range(5)],
+            {"calls": [["a", at] for at in range(5)]},
             "pass",
             ": [['a', 0], ['a', 1], ['a', 2], ['a', 3]]",
         ),
-        (DEAF, {}, None, "not applicable", NO_SHUFFLE),
-        (DEAF, {"shuffled_by": ["random.shuffle"]}, None, "fail", "random.shuffle shuffles"),
-        (DEAF | {"flags": {"sampler.shuffle": True}}, {}, None, "fail", "sampler.shuffle shuffles"),
+        # The loop tells each epoch that it is the first one, or by an attribute which it is.
+        (HEARS, {}, {"calls": [["a", 0]], "orders": [[3, 1], [3, 1]]}, "fail", CALLS_IN_VAIN),
+        (HEARS, {}, {"calls": [["a", 0]], "orders": [[3], [3, 1], [0, 2]]}, "pass", "['a', 0]"),
+        (DEAF, SHUFFLED, {"calls": [], "orders": [[3, 1], [0, 2]]}, "pass", "another order"),
+        (DEAF, {}, {}, "not applicable", NO_SHUFFLE),
+        (DEAF, SHUFFLED, {}, "fail", "random.shuffle shuffles"),
+        (DEAF | {"flags": {"sampler.shuffle": True}}, {}, {}, "fail", "sampler.shuffle shuffles"),
         (
             DEAF | {"flags": {"sampler.shuffle": False}},
-            {"shuffled_by": ["random.shuffle"]},
-            None,
+            SHUFFLED,
+            {},
             "not applicable",
             NO_SHUFFLE,
         ),
-        (DEAF, {"reordered": True}, None, "fail", "the same copy"),
-        (DEAF, {"reordered": True, "iterable": False}, None, "not applicable", NO_SHUFFLE),
+        (DEAF, {"reordered": True}, {}, "fail", "the same copy"),
+        (DEAF, {"reordered": True, "iterable": False}, {}, "not applicable", NO_SHUFFLE),
     ],
 )
 def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
-    told, source, calls, verdict, words
+    told, source, loop, verdict, words
 ):
     [finding] = said(
         "DP14",
         epochs=[[epoch(ONE), epoch(ONE)]],
         set_epoch=[told],
         source=[SOURCE | source],
-        loop=[LOOP | {"calls": calls}],
+        loop=[LOOP | loop],
     )
     assert finding.verdict == verdict and words in finding.cause
     assert verdict != "fail" or FIXES[words] in finding.fix

@@ -60,6 +60,20 @@ def trains_by_epoch(loader: DataLoader) -> None:
             pass
 
 
+def trains_by_attribute(loader: DataLoader) -> None:
+    """The same, without a method."""
+    for epoch in range(2):
+        loader.sampler.epoch = epoch
+        list(loader)
+
+
+def trains_on_the_first(loader: DataLoader) -> None:
+    """Says that each epoch is the first one."""
+    for _ in range(2):
+        loader.sampler.set_epoch(0)
+        list(loader)
+
+
 class Leaving:
     def __del__(self) -> None:
         time.sleep(1e6)
@@ -307,6 +321,20 @@ CASES = [
         lambda: train(Rows(), generator=torch.Generator().manual_seed(0)),
     ),
     twin("DP14", "a loop with set_epoch", distributed, f"{RANKS} {LOOP_BY_EPOCH}", verdict="pass"),
+    twin(
+        "DP14",
+        "a loop that sets the epoch",
+        distributed,
+        f"{RANKS} --loop @order:trains_by_attribute",
+        verdict="pass",
+    ),
+    bug(
+        "DP14",
+        "a loop that stays in the first epoch",
+        distributed,
+        f"{RANKS} --loop @order:trains_on_the_first",
+        says="the loop calls [['sampler', 0], ['sampler', 0]]",
+    ),
     bug("resume", "an epoch that starts again", lambda: resumable(Replays, Shuffled(48))),
     bug(
         "resume",

@@ -92,16 +92,16 @@ def order_of_epochs(
     is_whole = all(rank[0].ended for rank in epochs)
     if len(epochs[0]) == 1 and not is_whole:
         return undecided("the time was over before epoch 1", f"{LONGER}, and --epochs 2")
-    plain = [orders_of(epoch.batches for epoch in rank) for rank in epochs]
+    plain = [orders_of(epoch.batches for epoch in rank[:2]) for rank in epochs]
     after = [orders_of(rank.own) for rank in told]
-    finding = _judged(plain, after, told, dataset, loop["calls"])
+    finding = _judged(plain, after, told, dataset, loop)
     # What has no end is begun once; nobody sees its second epoch.
     has_end = any(epoch.ended or epoch.length for rank in epochs for epoch in rank)
     if finding.verdict == "fail" and not has_end:
         cause = f"no end in {len(epochs[0][0].batches)} batches: {finding.cause}"
         finding = undecided(cause, NEED_END)
     shown = {}
-    for epoch, order in enumerate(plain[0][:2]):
+    for epoch, order in enumerate(plain[0]):
         shown[f"epoch {epoch}"] = order[:EXAMPLES]
     return replace(finding, evidence=shown)
 
@@ -111,10 +111,9 @@ def _judged(
     after: list[Orders],
     told: list[Told],
     dataset: Dataset,
-    calls: list | None,
+    loop: Seen,
 ) -> Finding:
-    """Of each rank the orders of epochs: `plain`, by the loader alone, and `after` set_epoch.
-    `calls`: of set_epoch, by the user's loop; None without one."""
+    """Of each rank the orders of epochs: `plain`, by the loader alone, and `after` set_epoch."""
     first = plain[0][0]
     if not first or len(plain[0]) < 2:
         return undecided("no two orders to compare", f"--epochs 2, and {NEED_ID}")
@@ -127,18 +126,24 @@ def _judged(
     if any(map(_differ, plain)):
         return passed("epochs 0 and 1 come in different orders")
     if any(map(_differ, after)):
-        return _changes_when_told(told[0].call, calls)
+        return _changes_when_told(told[0].call, loop)
+    if _differ(loop["orders"]):
+        return passed("the loop reads each epoch in another order")
     return _one_order(first, dataset, told[0])
 
 
-def _changes_when_told(call: str, calls: list | None) -> Finding:
+def _changes_when_told(call: str, loop: Seen) -> Finding:
+    """The finding of an order that follows set_epoch, which the user's loop may call."""
     cause = "the order changes only after set_epoch"
+    calls = loop["calls"]
     if calls is None:
         needs = f"--loop module:function; it must call {call} (Lightning and Accelerate do)"
         return undecided(cause, needs)
-    if calls:
+    # Of a stream nobody knows in which orders the loop has read it.
+    is_seen = len(loop["orders"]) > 1
+    if _differ(loop["orders"]) or (calls and not is_seen):
         return passed(f"the loop calls set_epoch: {calls[:4]}")
-    cause += ", which the loop does not call"
+    cause += f", and the loop calls {calls[:4]}" if calls else ", which the loop does not call"
     return failed(cause, fix=f"Call {call} before each epoch")
 
 
@@ -162,8 +167,9 @@ def _one_order(first: list[Any], dataset: Dataset, told: Told) -> Finding:
 
 
 def _differ(orders: Orders) -> bool:
-    """Whether epochs 0 and 1 come in different orders, as far as both were read."""
-    return any(one != other for one, other in zip(*orders[:2], strict=False))
+    """Whether an epoch comes in another order than the first, as far as both were read."""
+    pairs = [zip(orders[0], later, strict=False) for later in orders[1:]]
+    return any(one != other for pair in pairs for one, other in pair)
 
 
 def _content(batches: list[Batch]) -> list[Any]:

@@ -21,6 +21,7 @@ from millrace.audit.probes.batches import order
 from millrace.audit.runner.digest import digest, fields, is_array
 from millrace.audit.runner.listener import (
     MOST_OF_EPOCH,
+    Indices,
     Listener,
     index_list,
     is_stream,
@@ -94,13 +95,13 @@ def set_epoch(target: Target, rank: Rank) -> Seen:
 
 
 def loop(target: Target, rank: Rank) -> Seen:
-    """Run the user's loop over the loader. `calls`: what was told which epoch. `joins`: it uses
-    Join.
+    """Run the user's loop over the loader. `calls`: what was told which epoch. `orders`: what the
+    sampler gave in each epoch of it. `joins`: it uses Join.
 
     `evaluation`: samples that --val-loader holds, and those that its DistributedSampler makes of
     them.
     """
-    seen: Seen = {"calls": None, "joins": False, "evaluation": None}
+    seen: Seen = {"calls": None, "orders": [], "joins": False, "evaluation": None}
     sampler = None
     with suppress(Exception):  # there is none, or other probes say what it raises
         sampler = target.val_loader().sampler
@@ -117,11 +118,14 @@ def loop(target: Target, rank: Rank) -> Seen:
 
     seen["calls"] = []
     loader = target.loader()
-    for name, listening in parts(Listener(loader, rank, 0), "set_epoch").items():
+    tap = Listener(loader, rank, 0)
+    for name, listening in parts(tap, "set_epoch").items():
         part = loader if name == "loader" else listening
         call = partial(_noted, seen["calls"], name)
         part.set_epoch = noting(part.set_epoch, call)
     Join.__init__ = noting(Join.__init__, joins)
+    if tap.original is not None:
+        seen["orders"] = _orders(tap.original)
     # It may train for long: its first epochs say enough, and its workers need time to stop.
     # Again and again, as no error leaves a __del__.
     signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -130,6 +134,25 @@ def loop(target: Target, rank: Rank) -> Seen:
         function(loader)
     signal.setitimer(signal.ITIMER_REAL, 0)
     return seen
+
+
+def _orders(core: DataLoader) -> list[list[Any]]:
+    """What the sampler of the user's loader hands out from now on, an order for each epoch."""
+    name = "sampler" if core.batch_sampler is None else "batch_sampler"
+    orders: list[list[Any]] = []
+
+    class Noting(Indices):
+        def __iter__(self) -> Iterator[Any]:
+            drawn: list[Any] = []
+            orders.append(drawn)
+            for each in self._noted:
+                drawn.extend(index_list(each) if len(drawn) < FEW else [])
+                yield each
+
+    # A list is the user's to be shuffled in its place.
+    if hasattr(getattr(core, name), "__dict__"):
+        vars(core)[name] = Noting(getattr(core, name), [])
+    return orders
 
 
 def _noted(calls: list, name: str, *args: Any) -> None:
