@@ -350,7 +350,8 @@ RAISED = {"raised": {"text": "RuntimeError: no"}}
         (None, [FORK, FORK, run("2", "3")], "pass", "equal samples"),
         (None, [FORK, run("9", "9"), OTHER], "pass", "equal samples"),
         (None, [FORK, FORK, RAISED], "fail", "under spawn: RuntimeError: no"),
-        (None, [RAISED, RAISED, RAISED], "pass", "equal samples"),  # however it is started
+        ("spawn", [RAISED, RAISED, FORK], "pass", "equal samples"),
+        (None, [RAISED, RAISED, RAISED], "not decidable", "however they start: RuntimeError: no"),
     ],
 )
 def test_start_methods_are_compared_by_what_they_all_give(own, runs, verdict, words):

@@ -88,6 +88,11 @@ def start_methods(seen: Seen) -> Findings:
     if not seen["workers"]:
         return inapplicable("num_workers=0: nothing is sent to workers")
 
+    runs = seen["runs"]
+    if runs and all("raised" in run for run in runs):
+        cause = f"workers raise however they start: {runs[0]['raised']['text']}"
+        return undecided(cause, "workers that do not")
+
     own = seen["own"]
     elsewhere = []
     fails = []
