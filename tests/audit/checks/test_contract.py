@@ -177,6 +177,12 @@ class Popping(plain.Squares):
         return index
 
 
+class Weighing(plain.Squares):
+    def __getitem__(self, index: int) -> int:
+        self.used += self.cache[index].nbytes
+        return index
+
+
 class Remembering(plain.Squares):
     def __getitem__(self, index: int) -> int:
         self.read = functools.lru_cache(maxsize=self.most)(len)
@@ -212,6 +218,7 @@ def test_indices_wrap_around_only_if_all_begins_again(get, place):
         (plain.Squares(), None),
         (Cached(), 70),
         (Popping(), 0),
+        (Weighing(), 0),
         (remembering(50), 50),
         (Remembering(), 0),
         (RememberingAll(), None),

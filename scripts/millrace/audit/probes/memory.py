@@ -23,11 +23,12 @@ MOST = 4096  # samples
 GROWN = 512 * 2**20  # bytes that are enough
 SECONDS = 3.0
 FURTHEST = 20_000  # samples, to see whether growth ends at a bound
-# How classes may bound a cache: they compare its length with a number, or remove entries. It says
-# how many samples are to be read, and nothing else: a line that prints looks the same.
+# How classes may bound a cache: they compare its length with a number, count its bytes, or remove
+# entries. It says how many samples are to be read, and nothing else: a line that prints looks the
+# same.
 BOUND = re.compile(
     r"len\(\w+\.\w+\)\s*[<>]=?\s*(?:\w+\.(\w+)|(\d+))|popitem|popleft|\.pop\(next|del self|maxlen"
-    r"|maxsize=(?!None)"  # of an lru_cache that a worker makes
+    r"|nbytes|getsizeof|maxsize=(?!None)"  # of an lru_cache that a worker makes
 )
 
 
