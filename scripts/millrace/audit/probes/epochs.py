@@ -124,7 +124,7 @@ def loop(target: Target, rank: Rank) -> Seen:
         call = partial(_noted, seen["calls"], name)
         part.set_epoch = noting(part.set_epoch, call)
     Join.__init__ = noting(Join.__init__, joins)
-    if tap.original is not None:
+    if tap.original is not None and not is_stream(tap.original):
         seen["orders"] = _orders(tap.original)
     # It may train for long: its first epochs say enough, and its workers need time to stop.
     # Again and again, as no error leaves a __del__.
