@@ -222,22 +222,17 @@ def _known_by_index(batches: list[Batch], dataset: Dataset, held_keys: list[str]
     are_unique = len(set(held_keys)) == len(held_keys) > 0
     if are_unique and dataset.complete:
         return False
-    return _means_the_same_everywhere(batches, dataset)
+    return _means_the_same_everywhere(batches, dataset.stable)
 
 
-def _means_the_same_everywhere(batches: list[Batch], dataset: Dataset) -> bool:
+def _means_the_same_everywhere(batches: list[Batch], stable: list[str]) -> bool:
     """Whether each index names one sample on all ranks, as far as contents can tell."""
     pairs = {
-        (str(index), content_key(sample, dataset.stable))
+        (str(index), content_key(sample, stable))
         for batch in batches
         for index, sample in zip(batch.indices or (), batch.samples, strict=False)
     }
-    indices = {index for index, _ in pairs}
-    # Where all samples look alike: one that has fewer on a rank than in one process has others.
-    is_read_whole = dataset.complete and dataset.all_drawn
-    if len({content for _, content in pairs}) == 1 and is_read_whole:
-        return len(indices) == len(dataset.samples)
-    return len(pairs) == len(indices)
+    return len(pairs) == len({index for index, _ in pairs})
 
 
 def content_key(sample: Sample, stable: list[str]) -> str:

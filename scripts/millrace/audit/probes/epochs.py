@@ -229,9 +229,11 @@ def _column(name: str, samples: Samples) -> list[str | None]:
 
 
 def _stable(first: Samples, second: Samples, in_order: bool) -> list[str]:
-    """The fields that are the same in two passes, of streams in whatever order."""
+    """The fields that are the same in two passes, of streams in whatever order, and tell samples
+    apart; "": the whole is the same."""
     names = list(first[0]) if first else []
-    return [name for name in names if _is_stable(name, first, second, in_order)]
+    telling = [name for name in names if not name or len(set(_column(name, first))) > 1]
+    return [name for name in telling if _is_stable(name, first, second, in_order)]
 
 
 def _is_stable(name: str, first: Samples, second: Samples, in_order: bool) -> bool:
