@@ -190,7 +190,7 @@ def seen(*steps: dict, expect: str = "", fields: tuple[dict, ...] = ()) -> dict:
         (255, GREY, "", "pass"),  # features
         (255, GREY, "0-1", "fail"),
         (255, {}, "none", "not applicable"),
-        (255, {"max": [255.0, 95.0, 1.0]}, "", "not decidable"),  # coordinates
+        (255, {"min": [0.0, 0.0, 255.0]}, "", "not decidable"),  # coordinates
     ],
 )
 def test_pixels_are_judged_by_their_range_and_levels(highest, changes, expect, verdict):

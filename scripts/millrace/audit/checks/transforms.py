@@ -80,10 +80,11 @@ def _by_levels(field: Field, is_alone: bool) -> Finding:
     cause = field.described()
     is_colour = field.channels == 3
     are_levels = field.distinct >= LEVELS and (is_colour or field.whole)
-    # With fractions, if they were resized. Grey ones beside a picture may be its mask; coordinates
-    # have a channel that stays low.
-    is_byte = min(field.max) > EIGHT_BITS and field.highest <= 256 and (is_colour or is_alone)
-    if are_levels and is_byte:
+    # With fractions, if they were resized. Grey ones beside a picture may be its mask.
+    is_byte = EIGHT_BITS < field.highest <= 256 and (is_colour or is_alone)
+    # A channel of one value is of no picture: homogeneous coordinates have one.
+    is_flat = any(low == high for low, high in zip(field.min, field.max, strict=False))
+    if are_levels and is_byte and not is_flat:
         return failed(f"{cause}: unscaled", field.shown, SCALE)
     if field.highest > 2 and not is_colour and not are_levels:
         return passed(f"{cause}: features or labels")
