@@ -33,8 +33,11 @@ def scaling(data: Values) -> Iterator[Finding]:
     if misfits:
         yield from (failed(cause, fix=SCALE) for cause in misfits)
         return
-    if not data.images or data.expect == "none":
-        yield inapplicable("no field is a batch of images, or nothing is expected of them")
+    if not data.images:
+        yield inapplicable("no field is a batch of images")
+        return
+    if data.expect == "none":
+        yield inapplicable("--expect none: the model scales them, or they are no pictures")
         return
     for field in data.images:
         yield _scaled(field, data)
