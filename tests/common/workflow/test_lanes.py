@@ -3,8 +3,10 @@ survives odd folders."""
 
 from __future__ import annotations
 
+import base64
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -297,6 +299,12 @@ def test_changes_of_a_lane_are_said_where_its_targets_are_asked_for(capsys, word
     assert line == ("1 recording new -> 1 of 1 partitions" if is_said else "")
 
 
+def note(kind: str, path: str) -> None:
+    """As Snakemake notes how a file was made ("metadata"), or that its job has begun."""
+    name = base64.urlsafe_b64encode(path.encode()).decode()
+    atomic.write_json(f".snakemake/{kind}/{name}", {})
+
+
 def test_what_is_said_is_what_the_targets_of_a_stage_make_pending(capsys):
     def said(words: str, **section: object) -> str:
         return said_of(capsys, words, **section)
@@ -317,8 +325,17 @@ def test_what_is_said_is_what_the_targets_of_a_stage_make_pending(capsys):
         == new
     )
     changed = {"min_duration": 2, "max_cer": 2, "hub": 2}
+    note("metadata", "results/speech/manifest/a")
     assert said("speech_manifest", **changed) == "min_duration 1 -> 2"
     make("results/speech/shards/a", min_duration=1, max_cer=1, hub=1)
+    note("incomplete", "results/speech/shards/a")
+    # Of what Snakemake has no note, it sees no other parameters.
+    shutil.move(".snakemake/metadata", "away")
+    with pytest.raises(SystemExit, match="lost how results/speech/manifest/a was made"):
+        said("speech_shards", **changed)
+    capsys.readouterr()
+    assert said("speech_shards --forceall", **changed) == "min_duration 1 -> 2; max_cer 1 -> 2"
+    shutil.move("away", ".snakemake/metadata")
     assert said("speech_shards", **changed) == "min_duration 1 -> 2; max_cer 1 -> 2"
     for words in ("speech", "speech_manifest speech_shards"):
         assert said(words, **changed) == "min_duration 1 -> 2; max_cer 1 -> 2; hub 1 -> 2"

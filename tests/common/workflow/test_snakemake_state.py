@@ -144,6 +144,7 @@ def test_the_pinned_release_keeps_its_records_as_they_are_read(tmp_path: Path, m
     Path("in.txt").touch()
     assert snakemake_state.last_log() is None and not snakemake_state.is_locked()
     assert snakemake_state.unfinished() == {} and snakemake_state.record("made.txt").inputs == set()
+    assert not snakemake_state.is_recorded("made.txt")
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--latency-wait", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     long = "b" * 200 + ".txt"
@@ -152,7 +153,7 @@ def test_the_pinned_release_keeps_its_records_as_they_are_read(tmp_path: Path, m
     assert not snakemake_state.is_locked() and snakemake_state.unfinished() == {}
     made = snakemake_state.record("made.txt")
     assert made == ("cp in.txt made.txt", {"in.txt"})
-    assert snakemake_state.record(long).inputs == {"in.txt"}
+    assert snakemake_state.record(long).inputs == {"in.txt"} and snakemake_state.is_recorded(long)
     assert list(Path(".snakemake/metadata").glob("@*"))
     log = snakemake_state.last_log()
     assert (log.done, log.total, log.has_ended) == (3, 3, True)

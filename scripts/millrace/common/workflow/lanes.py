@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common import atomic, jsonl
-from millrace.common.errors import MillraceError, printable
+from millrace.common.errors import MillraceError, counted, printable
 from millrace.common.report import made_from
 from millrace.common.workflow import left_over, lost, run_lock
 from millrace.common.workflow import sources as workflow_sources
 from millrace.common.workflow.config import LANE_NAMES
-from millrace.common.workflow.snakemake_state import Call, is_locked
+from millrace.common.workflow.snakemake_state import Call, is_locked, is_recorded, unfinished
 from millrace.common.workflow.sources import Sources, SourcesMissing
 
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
@@ -234,7 +234,12 @@ class Lanes:
                 asked = Stage(targets, set(self.config[lane]))
                 if stages and stage in stages:
                     asked = stages[stage]
-                self._say_changes(lane, self._sources[lane].changes_until(stage), asked)
+                sources = self._sources[lane]
+                keys = self._changed_keys(lane, asked)
+                if line := "; ".join(filter(None, [sources.changes_until(stage), *keys])):
+                    self._say(f"{lane}: {line}")
+                if keys:
+                    self._refuse_unseen(lane, keys, [*sources.outputs_until(stage), *asked.files()])
                 for note in pending_notes():
                     self._say(f"{lane}: {note}")
                 if listed and stage not in listed.before:
@@ -251,9 +256,9 @@ class Lanes:
         """
         return lost.remaking(self._remade.get(lane, ()), inputs, workflow)
 
-    def _say_changes(self, lane: str, changes: str, stage: Stage) -> None:
-        """Say what differs from what the files of a stage were made from: items of the sources, and
-        keys."""
+    def _changed_keys(self, lane: str, stage: Stage) -> list[str]:
+        """The keys that differ from those that the files of a stage were made with, with both
+        values."""
         now = _of_sections(self._choices[lane], stage.keys)
         built = self._built_choices(lane)
         keys: dict[str, None] = {}
@@ -261,8 +266,31 @@ class Lanes:
             if path in built:
                 before = _of_sections(built[path], stage.keys)
                 keys |= dict.fromkeys(workflow_sources.changed_settings(before, now, _SPARSE))
-        if line := "; ".join(filter(None, [changes, *keys])):
-            self._say(f"{lane}: {line}")
+        return list(keys)
+
+    def _refuse_unseen(self, lane: str, keys: Collection[str], files: Iterable[str]) -> None:
+        """Exit if keys have changed, and Snakemake cannot see it in one of these files, as it has
+        no note of how that was made: .snakemake was deleted. The file would stay as it was, and
+        soon nothing would say so. A dry run only says it.
+        """
+        made = [path for path in files if os.path.exists(path)]
+        begun = unfinished()  # which are made again
+        unknown = [path for path in made if path not in begun and not is_recorded(path)]
+        if not unknown or self._asked.forces:
+            return
+        problem = (
+            f"{lane}: {'; '.join(keys)}, but Snakemake has lost how {unknown[0]} was made"
+            f" (.snakemake/metadata; {counted(len(unknown), 'file')}), so it would stay as it is"
+        )
+        noted = self._asked.command("--cores 1 --touch --forceall")
+        remedy = (
+            "Bring .snakemake back. Or set the keys back, build what else is pending, type"
+            f" `{noted}`, which notes it again, and change the keys then."
+            f" Or make all anew: `{self._asked.command('--cores all --forceall')}`"
+        )
+        if self._is_run:
+            sys.exit(f"Millrace: {problem}. {remedy}")
+        self._say(f"{problem}. {remedy}")
 
     def _asked_stage(self, lane: str, stages: Mapping[str, Stage]) -> str | None:
         """Until which of its stages a lane is asked for: "" for everything, None for nothing of

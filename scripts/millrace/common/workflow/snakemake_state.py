@@ -68,13 +68,14 @@ class Call(NamedTuple):
     """The rules (and files) that were asked for; whether nothing is to be run.
 
     `place` are the options that say which workflow this is, as one types them; `targets` are the
-    words that name what is to be made.
+    words that name what is to be made. It `forces` what is up to date to be made again.
     """
 
     asked: frozenset[str] = frozenset()
     only_reads: bool = False
     place: str = ""
     targets: str = ""
+    forces: bool = False
 
     def command(self, mode: str) -> str:
         """How to call Snakemake on the same workflow in another mode, for the same targets if it
@@ -112,7 +113,9 @@ def parse(
 
     only_reports = bool(options.report and not options.report_after_run)
     only_reads = only_reports or any(getattr(options, mode) for mode in _READING)
-    return Call(frozenset(asked), only_reads, _place(options), shlex.join(options.targets or ()))
+    targets = shlex.join(options.targets or ())
+    forces = bool(options.forceall or options.forcerun)
+    return Call(frozenset(asked), only_reads, _place(options), targets, forces)
 
 
 def _place(options: Any) -> str:
@@ -206,13 +209,23 @@ class Record(NamedTuple):
 
 
 def record(path: str) -> Record:
-    """The note of a file; an empty one if there is none. Long names are in pieces."""
+    """The note of a file; an empty one if there is none."""
+    note: Mapping[str, Any] = jsonl.read_or({}, _note(path))
+    return Record(f"{note.get('shellcmd')}", frozenset(note.get("input", ())))
+
+
+def is_recorded(path: str) -> bool:
+    """Whether Snakemake has noted how a file was made: only then it sees that a parameter is
+    another one now."""
+    return _note(path).exists()
+
+
+def _note(path: str) -> Path:
+    """Where the note of a file lies. Long names are in pieces."""
     name = base64.urlsafe_b64encode(path.encode()).decode()
     pieces = [name[at : at + _LONGEST] for at in range(0, len(name), _LONGEST)]
     folders = [f"@{piece}" for piece in pieces[:-1]]
-    file = Path(_FOLDER, "metadata", *folders, pieces[-1])
-    note: Mapping[str, Any] = jsonl.read_or({}, file)
-    return Record(f"{note.get('shellcmd')}", frozenset(note.get("input", ())))
+    return Path(_FOLDER, "metadata", *folders, pieces[-1])
 
 
 class RunLog(NamedTuple):

@@ -40,7 +40,8 @@ class Sources:
 
     `missing` says why there are none, `notes` are lines about sources and settings that do not stop
     a run, `changes_until` says what differs from what the targets of a stage ("": all) were built
-    from. `unchanged` are files that say what they said when they were built, whatever their times.
+    from, `outputs_until` what the jobs of all partitions write for these targets. `unchanged` are
+    files that say what they said when they were built, whatever their times.
     """
 
     partitions: dict[str, list[str]] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Sources:
     missing: SourcesMissing | None = None
     notes: list[str] = field(default_factory=list)
     changes_until: Callable[[str], str] = lambda stage: ""
+    outputs_until: Callable[[str], list[str]] = lambda stage: []
     unchanged: Collection[str] = ()
 
     @property
@@ -189,6 +191,7 @@ def sync(collect: Collect, settings: Any, folder: str | os.PathLike) -> Sources:
         files=synced.files,
         notes=synced.notes,
         changes_until=partial(_changes_until, folder, found, synced),
+        outputs_until=partial(_outputs_until, found, synced),
         unchanged=found.unchanged,
     )
 
@@ -307,6 +310,14 @@ def _changes(folder: Path, found: Found, synced: _Synced, stage: str) -> str:
         atomic.write_text(folder / "changes.txt", "\n".join(lines) + "\n")
         line += f" (listed in {folder / 'changes.txt'})"
     return line
+
+
+def _outputs_until(found: Found, synced: _Synced, stage: str) -> list[str]:
+    """What the jobs of all partitions write for the targets of a stage."""
+    if "" not in found.items:
+        return []
+    outputs = found.items[""].until(stage).outputs
+    return [output.format(name) for name in synced.names for output in outputs]
 
 
 def _list_gone(folder: Path, found: Found, synced: _Synced, gone_ids: Collection[str]) -> None:
