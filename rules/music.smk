@@ -60,7 +60,7 @@ rule music_fetch_demo:
 
 
 rule music_create_features:
-    """Make features of your own audio, music.audio_root; the same command goes on with what is whole."""
+    """Make features of your own audio, music.audio_root; chunks whose recordings have not changed stay."""
     output:
         jsonl="results/music/audio/features.jsonl",
         rejects="results/music/audio/rejects.jsonl",
@@ -78,6 +78,7 @@ rule music_create_features:
     params:
         audio_root=config["music"]["audio_root"],
         h5_root="results/music/audio/h5",
+        recordings=MUSIC.recordings,
     message:
         "Make features of {params.audio_root}"
     shell:

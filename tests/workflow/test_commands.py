@@ -29,6 +29,7 @@ FOUND_BY_THE_STEP = {
     "image_benchmark_readers": {"records"},
     "speech_merge_manifest": {"parts"},
     "speech_merge_shards": {"manifests", "shards", "held_out_indices"},
+    "music_create_features": {"recordings"},
     "music_merge_feature_index": {"tables"},
     # Among the overrides.
     "music_train_model": {"index", "conf", "audit"},

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+from pathlib import Path
 from typing import Any
 
 from millrace.common import jsonl
+from millrace.common.errors import counted
 from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs
@@ -31,6 +33,19 @@ class MusicInputs(RunInputs):
         if self.section["conf"]:
             return [self.section["conf"]]
         return []
+
+    def recordings(self, wildcards: Any = None) -> str:
+        """What tells the recordings of audio_root from those of before: their number and a digest
+        of names, sizes and times. Snakemake compares it; the step lists them itself."""
+        from millrace.music.audio import chunks  # which imports much
+
+        folder = self.section["audio_root"]
+        if not os.path.isdir(folder):
+            return ""
+        root = Path(folder)
+        files, rejects = chunks.audio_files(root)
+        digest = jsonl.digest([chunks.sources_of(root, files), rejects])
+        return f"{counted(len(files), 'recording')}, {digest}"
 
     @property
     def partitions(self) -> list[str]:

@@ -72,6 +72,15 @@ def audio_files(root: Path) -> tuple[list[str], list[dict]]:
     return list(files.values()), rejects
 
 
+def sources_of(root: Path, files: Iterable[str]) -> list[list]:
+    """Name, size and time of recordings, by which changed ones are known."""
+    sources = []
+    for file in files:
+        status = os.stat(root / file)
+        sources.append([file, status.st_size, status.st_mtime_ns])
+    return sources
+
+
 def rejected(file: str, reason: str, problem: str) -> dict:
     """A line of the rejects."""
     return {
@@ -124,10 +133,7 @@ def create_chunk(root: Path, files: Iterable[str], path: Path) -> tuple[list[dic
     """Write the features of some recordings into one HDF5 file, unless it holds them already."""
     import h5py
 
-    sources = []
-    for file in files:
-        status = os.stat(root / file)
-        sources.append([file, status.st_size, status.st_mtime_ns])
+    sources = sources_of(root, files)
     try:
         with h5py.File(path, "r") as h5:
             made = json.loads(h5["made"][()])
