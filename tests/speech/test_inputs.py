@@ -100,7 +100,8 @@ def test_the_lane_ends_with_tables_shards_report_and_what_is_published_if_that_i
     ]
     assert inputs.targets() == built
     inputs.hub["enabled"] = True
-    assert inputs.targets() == [*built, "results/speech/hub/receipt.json"]
+    published = ["results/speech/hub/README.md", "results/speech/hub/receipt.json"]
+    assert inputs.targets() == [*built, *published]
 
 
 def test_only_the_comparison_with_the_hub_sends_nothing(inputs):

@@ -20,6 +20,7 @@ from millrace.speech.names import ShardFile
 PARTITIONS = "results/speech/partitions"
 GONE = f"{PARTITIONS}/gone/groups.json"
 HELD_OUT = f"{PARTITIONS}/held_out/all.json"
+CARD = "results/speech/hub/README.md"
 RECEIPT = "results/speech/hub/receipt.json"
 DIFF = "results/speech/hub/diff.txt"
 _SHARD_LIST = "results/speech/shards/{country}_{split}_shards.txt"
@@ -169,8 +170,9 @@ class SpeechInputs:
         return [*self.manifests(), *self.shards(), *report, *published]
 
     def receipt(self, wildcards: Any = None) -> list[str]:
-        """What publishing leaves, when there is a corpus."""
-        return [RECEIPT] if self.partitions else []
+        """The card and what publishing leaves, when there is a corpus. As with `shards`, a card
+        whose step failed would not be missed while the receipt is there."""
+        return [CARD, RECEIPT] if self.partitions else []
 
     def hub_diff(self, wildcards: Any = None) -> list[str]:
         """The comparison with the Hub; `Lanes` deletes it after the run, as the Hub may change."""

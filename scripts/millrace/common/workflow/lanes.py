@@ -242,11 +242,14 @@ class Lanes:
                     self._refuse_unseen(lane, keys, [*sources.outputs_until(stage), *asked.files()])
                 for note in pending_notes():
                     self._say(f"{lane}: {note}")
+                files = [path for each in (stages or {}).values() for path in each.files()]
+                remade = {*_failed([*sources.outputs_until(stage), *files])}
                 if listed and stage not in listed.before:
                     makers = listed.lost()
                     if makers:
                         self._say(f"{lane}: {lost.shown(makers)}")
-                    self._remade[lane] = sorted({*makers.values(), *listed.stale()})
+                    remade.update(makers.values(), listed.stale())
+                self._remade[lane] = sorted(remade)
 
     def remaking(
         self, lane: str, inputs: Callable[..., list[str]], workflow: Any
@@ -376,6 +379,15 @@ class Lanes:
             self._kept.append(line)
         else:
             print(line, file=sys.stderr)
+
+
+def _failed(outputs: Iterable[str]) -> list[str]:
+    """The outputs that are not there, though Snakemake has a note of how they were made.
+
+    It notes a job that fails as one that is done, deletes its outputs, and does not miss them while
+    what was made of them before is there: the same command again would find nothing to do.
+    """
+    return [path for path in outputs if not os.path.exists(path) and is_recorded(path)]
 
 
 def _forget_shown() -> None:
