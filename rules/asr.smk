@@ -60,6 +60,8 @@ rule asr_throughput:
 rule asr_hub:
     """Publish the models of the runs on the Hub of asr.hub: this machine's own, unless the config names another."""
     input:
+        # Of a training that failed Snakemake would not miss the metrics while the receipt of before is there.
+        ASR.runs,
         ASR.receipts,
     localrule: True
 

@@ -33,7 +33,7 @@ rule music_index:
 rule music_train:
     """Music lane: the runs of the config, trained and evaluated."""
     input:
-        MUSIC.evaluations,
+        MUSIC.runs,
     localrule: True
 
 

@@ -57,11 +57,11 @@ EXPECTED = {
 NOTHING = {
     # Without runs in the config there is nothing to train.
     "asr_train": ["runs", "runs_page"],
-    "asr_hub": ["receipts"],
+    "asr_hub": ["runs", "receipts"],
     # Without features, and the demo was not fetched: a hint.
     "music": ["targets"],
     "music_index": ["index"],
-    "music_train": ["evaluations"],
+    "music_train": ["runs"],
     # The demo was not fetched: a hint.
     "image": ["targets"],
     "image_records": ["records"],

@@ -92,6 +92,11 @@ class MusicInputs(RunInputs):
         splits."""
         return [f"results/music/runs/{run}/test.json" for run in self.audited_runs()]
 
+    def runs(self, wildcards: Any = None) -> list[str]:
+        """The metrics of the runs, and their evaluations: of a training that failed Snakemake would
+        not miss the metrics while its evaluation of before is there."""
+        return [*map(self.metrics, self.audited_runs()), *self.evaluations()]
+
     def run_arguments(self, wildcards: Any) -> str:
         """key=value of a run's configuration: the features of the index, and in what the run
         differs."""
@@ -142,4 +147,4 @@ class MusicInputs(RunInputs):
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""
         report = [REPORT] if self.partitions else []
-        return [*self.index(), *self.evaluations(), *report]
+        return [*self.index(), *self.runs(), *report]
