@@ -162,7 +162,7 @@ rule asr_merge_calibration:
     """Merge the calibrations of all buckets, with the memory model fitted to them."""
     input:
         config="results/asr/buckets/bucket_config.json",
-        calibrations=ASR.bucket_calibrations,
+        calibrations=LANES.failed_too(ASR.bucket_calibrations, workflow),
     output:
         calibration="results/asr/calibration/calibrated_bs.json",
     log:

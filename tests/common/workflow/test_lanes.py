@@ -527,6 +527,9 @@ def test_a_target_that_ends_before_them_makes_and_says_nothing_of_files_that_are
         dag = SimpleNamespace(forcefiles=set())
         some.remaking("speech", lambda wildcards: [], SimpleNamespace(dag=dag))(None)
         assert dag.forcefiles == forced
+    dag.forcefiles.clear()
+    assert some.failed_too(lambda name: [failed[0], name], SimpleNamespace(dag=dag))("b")[1] == "b"
+    assert dag.forcefiles == {failed[0]}
 
 
 def test_notes_of_the_sources_and_of_what_is_pending_are_said_of_their_lane(capsys):

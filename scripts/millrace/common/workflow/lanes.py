@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, counted, printable
 from millrace.common.report import made_from
-from millrace.common.workflow import left_over, lost, run_lock
+from millrace.common.workflow import left_over, lost, run_lock, snakemake_state
 from millrace.common.workflow import sources as workflow_sources
 from millrace.common.workflow.config import LANE_NAMES
 from millrace.common.workflow.snakemake_state import Call, is_locked, is_recorded, unfinished
@@ -258,6 +258,17 @@ class Lanes:
         what has been lost is made again.
         """
         return lost.remaking(self._remade.get(lane, ()), inputs, workflow)
+
+    def failed_too(self, inputs: Callable[..., list[str]], workflow: Any) -> Callable[..., list]:
+        """The input function of a job, of whose inputs those are made again whose job has failed."""
+
+        def with_failed(wildcards: Any) -> list[str]:
+            paths = inputs(wildcards)
+            if self.is_main_process:
+                snakemake_state.force(workflow, _failed(paths))
+            return paths
+
+        return with_failed
 
     def _changed_keys(self, lane: str, stage: Stage) -> list[str]:
         """The keys that differ from those that the files of a stage were made with, with both
