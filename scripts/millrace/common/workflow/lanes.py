@@ -260,7 +260,7 @@ class Lanes:
         return lost.remaking(self._remade.get(lane, ()), inputs, workflow)
 
     def failed_too(self, inputs: Callable[..., list[str]], workflow: Any) -> Callable[..., list]:
-        """The input function of a job, of whose inputs those are made again whose job has failed."""
+        """The input function of a job, of whose inputs those are made again whose job failed."""
 
         def with_failed(wildcards: Any) -> list[str]:
             paths = inputs(wildcards)
