@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from millrace.audit.runner.guard import Guard, _join_group, _short_folder
+from millrace.audit.runner.guard import Guard, _join_group, _short_folder, _stands_still
+from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options, Rank, Target, WrongName, locate
 from tests import forks
 from tests.audit import plain
@@ -143,6 +144,31 @@ def test_ranks_find_in_their_environment_which_they_are(guard):
     ranks = [epochs[0]["batches"] for epochs in results["epochs"].data]
     rows = [[index for batch in batches for index in batch["indices"]] for batches in ranks]
     assert rows == [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]]
+
+
+def test_the_error_is_that_of_the_rank_that_raised(guard):
+    options = Options(f"{plain.here}:of_first_rank", ranks=2)
+    [result] = guard.audit(options, ["epochs"]).values()
+    assert (result.status, result.error["rank"]) == ("raised", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "seconds", "stands"),
+    [
+        ("look", {"busy": False}, 1.0, True),
+        ("look", {"busy": True}, 1.0, False),
+        ("values", {"busy": False}, 1.0, False),
+        ("epochs", {"busy": False, "where": "at y"}, 8.0, True),
+        ("epochs", {"busy": False, "where": "at y"}, 7.0, False),  # a batch takes 2
+        ("epochs", {"busy": False, "where": ""}, 8.0, False),
+    ],
+)
+def test_a_loader_stands_still_if_it_waits_for_longer_than_a_few_batches(
+    name, error, seconds, stands
+):
+    results = {"look": Result("ok", [{"batch_seconds": 2.0}], {}, 0.1)}
+    results[name] = Result("hung", results["look"].data, error, seconds)
+    assert _stands_still(name, results) == stands
 
 
 def test_what_a_script_shares_with_its_workers_is_made_for_their_start_method(guard):
