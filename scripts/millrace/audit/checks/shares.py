@@ -151,8 +151,15 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
     """The shares of all ranks in one epoch; None if nothing tells one sample from another."""
     batches = [batch for epoch in epochs for batch in epoch.batches]
     held_keys = _held_keys(dataset)
-    is_sure = _known_by_index(batches, dataset, held_keys)
-    by_index = is_sure or not held_keys
+    by_index = _known_by_index(batches, dataset, held_keys)
+    if by_index or held_keys:
+        return _shares(epochs, dataset, held_keys, by_index)
+    shares = _shares(epochs, dataset, held_keys, by_index=True)
+    return shares if shares.hardly_repeats() else None
+
+
+def _shares(epochs: list[Epoch], dataset: Dataset, held_keys: list[str], by_index: bool) -> Shares:
+    """The shares, where samples are known by their index, or by their content."""
     row_of = _rows(held_keys)
     streams: dict[Place, list[str]] = defaultdict(list)
     largest = 1
@@ -166,7 +173,8 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
     if by_index:  # the dataset holds each index once
         held = Counter(set().union(*streams.values()))
     names_are_rows = by_index or (dataset.complete and row_of)
-    shared = Shares(
+    batches = [batch for epoch in epochs for batch in epoch.batches]
+    return Shares(
         streams=dict(streams),
         held=held,
         due=held | Counter(dataset.drawn_again) if names_are_rows else held,
@@ -176,7 +184,6 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
         complete=by_index or dataset.complete,
         rows=len(dataset.samples) if dataset.complete else None,
     )
-    return shared if held_keys or is_sure or shared.hardly_repeats() else None
 
 
 def _held_keys(dataset: Dataset) -> list[str]:
