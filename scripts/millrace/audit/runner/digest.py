@@ -143,12 +143,8 @@ def walk_tensors(
 
 
 def _feed(state: Any, value: Any, depth: int) -> None:
-    value = _plain(value)
     kind = type(value)
-    if isinstance(value, torch.Tensor):
-        state.update(f"tensor {value.dtype} {tuple(value.shape)}".encode())
-        state.update(tensor_bytes(value))
-    elif kind in NUMBERS and _is_short(value):
+    if kind in NUMBERS and _is_short(value):
         # A number is the tensor that default_collate makes of it, an array below too: a batch
         # compares with the samples it is made of.
         dtype, layout = NUMBERS[kind]
@@ -156,6 +152,14 @@ def _feed(state: Any, value: Any, depth: int) -> None:
         state.update(struct.pack(layout, value))
     elif isinstance(value, (bool, int, float, complex, type(None), *TEXTS)):
         state.update(f"{kind.__name__} {value!r}".encode())
+    else:
+        _feed_object(state, _plain(value), depth)
+
+
+def _feed_object(state: Any, value: Any, depth: int) -> None:
+    if isinstance(value, torch.Tensor):
+        state.update(f"tensor {value.dtype} {tuple(value.shape)}".encode())
+        state.update(tensor_bytes(value))
     elif is_array(value):
         # A numpy.memmap is an ndarray after pickling: the class does not matter.
         state.update(f"tensor torch.{value.dtype} {tuple(value.shape)}".encode())
@@ -168,7 +172,7 @@ def _feed(state: Any, value: Any, depth: int) -> None:
         state.update(repr(sorted(map(repr, value))).encode())
     elif depth:
         # default_collate makes lists of tuples.
-        name = "list" if kind is tuple else kind.__qualname__
+        name = "list" if type(value) is tuple else type(value).__qualname__
         state.update(f"{name} (".encode())
         for name, part in members(value):
             state.update(f"{name}:".encode())
