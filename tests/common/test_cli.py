@@ -74,10 +74,12 @@ def test_an_error_is_one_line_with_and_without_its_parts(capsys, arguments, text
     [
         (errno.ENOSPC, "results/x.tar: the disk is full"),
         (errno.EDQUOT, "results/x.tar: the disk is full"),
+        (errno.EFBIG, "results/x.tar: the file is larger than this shell"),
         (errno.EROFS, "results/x.tar: Read-only file system. Name a place that may be written"),
         (errno.EACCES, "results/x.tar: Permission denied. Name a place that may be written"),
         (errno.ENOENT, "snakemake --forcerun results/x.tar"),
         (RuntimeError("flush failed (file write failed: errno = 28, buf = 0x1)"), "disk is full"),
+        (RuntimeError("flush failed (file write failed: errno = 27, buf = 0x1)"), "ulimit -f"),
     ],
 )
 def test_what_the_system_refuses_is_one_line_with_the_remedy(capsys, error, words):

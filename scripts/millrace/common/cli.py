@@ -83,8 +83,15 @@ def parser(doc: str | None, module: ModuleSpec | str | None) -> argparse.Argumen
     )
 
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _FREE_SPACE = "the disk is full. Free space and run the same command again"
+_NO_ROOM = {
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EFBIG: (
+        "the file is larger than this shell (`ulimit -f`) or the file system allows. Raise the"
+        " limit, or name another place, and run the same command again"
+    ),
+}
 
 Main = Callable[[argparse.Namespace], int | None]
 
@@ -138,8 +145,8 @@ def _line_for(error: RuntimeError | OSError) -> str | None:
     if isinstance(error, RuntimeError):
         return _line_of_library(error)
     where = error.filename or "the output folder"
-    if error.errno in _DISK_FULL:
-        return f"{where}: {_FREE_SPACE}"
+    if error.errno in _NO_ROOM:
+        return f"{where}: {_NO_ROOM[error.errno]}"
     if not error.filename:
         return None
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -151,8 +158,9 @@ def _line_for(error: RuntimeError | OSError) -> str | None:
 
 def _line_of_library(error: RuntimeError) -> str | None:
     """As `_line_for`, of what HDF5 raises when it closes a file, and torch."""
-    if any(f"errno = {number}," in str(error) for number in _DISK_FULL):
-        return f"the output folder: {_FREE_SPACE}"
+    for number, text in _NO_ROOM.items():
+        if f"errno = {number}," in str(error):
+            return f"the output folder: {text}"
     lost = processes.lost_worker(error)
     return str(lost) if lost else None
 

@@ -495,7 +495,7 @@ def test_a_decoder_that_breaks_or_stops_is_an_error_of_its_recording(
     assert build(sources, tmp_path).errors == {}
 
 
-DISK_FULL = pytest.raises(MillraceError, match=r"disk is full.*Free some space.*kept")
+DISK_FULL = pytest.raises(MillraceError, match=r"disk is full.*Free some.*raise the limit.*kept")
 
 
 @pytest.mark.parametrize(
@@ -504,6 +504,7 @@ DISK_FULL = pytest.raises(MillraceError, match=r"disk is full.*Free some space.*
         (MemoryError(), pytest.raises(MemoryError)),
         (KeyboardInterrupt(), pytest.raises(KeyboardInterrupt)),
         (OSError(errno.ENOSPC, "-"), DISK_FULL),
+        (OSError(errno.EFBIG, "-"), DISK_FULL),
     ],
 )
 def test_trouble_of_the_machine_stops_the_step_and_keeps_what_is_finished(

@@ -252,5 +252,6 @@ def _disk_full_explained(output_dir: Path) -> Iterator[None]:
         raise MillraceError(
             f"the disk is full, or a limit on it is reached ({error.strerror})",
             str(output_dir),
-            "Free some space and run the same command again: finished shards are kept",
+            "Free some space, or raise the limit, and run the same command again: finished shards"
+            " are kept",
         ) from error
