@@ -60,8 +60,6 @@ rule asr_throughput:
 rule asr_hub:
     """Publish the models of the runs on the Hub of asr.hub: this machine's own, unless the config names another."""
     input:
-        # Of a training that failed Snakemake would not miss the metrics while the receipt of before is there.
-        ASR.runs,
         ASR.receipts,
     localrule: True
 
@@ -162,7 +160,7 @@ rule asr_merge_calibration:
     """Merge the calibrations of all buckets, with the memory model fitted to them."""
     input:
         config="results/asr/buckets/bucket_config.json",
-        calibrations=LANES.failed_too(ASR.bucket_calibrations, workflow),
+        calibrations=ASR.bucket_calibrations,
     output:
         calibration="results/asr/calibration/calibrated_bs.json",
     log:

@@ -5,6 +5,7 @@ import sys
 
 from snakemake.cli import get_argument_parser
 from snakemake.exceptions import LockException, WorkflowError
+from snakemake.jobs import Job
 
 # Not workflow.basedir: that is the folder of the workflow that imports this one as a module.
 CLONE = os.path.dirname(workflow.current_basedir.get_path_or_uri(secret_free=True))
@@ -43,6 +44,8 @@ LANES = lanes.Lanes(
     jobs=workflow.resource_settings.nodes,
     asked=snakemake_state.parse(sys.argv, get_argument_parser, workflow.modifier.modify_rulename),
 )
+
+snakemake_state.note_no_failed_job(Job)
 
 # After Snakemake's own lines.
 atexit.register(LANES.print_kept)

@@ -111,7 +111,7 @@ rule speech_merge_manifest:
     """Gather a country's manifest and splits as CSVs."""
     input:
         country="results/speech/partitions/countries/{country}.json",
-        parts=LANES.remaking("speech", SPEECH.manifest_files, workflow),
+        parts=SPEECH.manifest_files,
     output:
         manifest="results/speech/manifest/{country}_manifest.csv",
         splits="results/speech/manifest/{country}_splits.csv",

@@ -220,9 +220,8 @@ def test_a_lane_tells_the_parse_and_its_rules_all_that_its_inputs_know(inputs):
         if "wildcards" in inspect.signature(vars(inputs)[name]).parameters
     }
     assert {name for name in with_wildcards - asked if not name.startswith("_")} == set()
-    # The merges, or the job that makes what the index lists, make again what is lost.
-    merges = {"speech": 2}.get(lane, 1)
-    assert re.findall(r'LANES\.remaking\("(\w+)"', text) == [lane] * merges
+    # The merge, or the job that makes what the index lists, makes again what is lost.
+    assert re.findall(r'LANES\.remaking\("(\w+)"', text) == [lane]
 
 
 def test_a_parameter_that_is_a_flag_is_called_like_its_key_and_is_one_of_its_own_lane():

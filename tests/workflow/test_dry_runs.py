@@ -57,7 +57,7 @@ EXPECTED = {
 NOTHING = {
     # Without runs in the config there is nothing to train.
     "asr_train": ["runs", "runs_page"],
-    "asr_hub": ["runs", "receipts"],
+    "asr_hub": ["receipts"],
     # Without features, and the demo was not fetched: a hint.
     "music": ["targets"],
     "music_index": ["index"],

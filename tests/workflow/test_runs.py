@@ -142,6 +142,7 @@ def test_only_tables_that_an_index_was_merged_from_can_be_lost(tmp_path, monkeyp
 def test_runs_of_music_need_splits_and_features():
     of = inputs("music", splits="s", runs={"a": {"jobname": "a b"}})
     assert of.audited_runs() == ["a"] and "'jobname=a b'" in of.run_arguments(RUN)
+    assert of.runs() == [f"results/music/runs/a/{name}.json" for name in ("metrics", "test")]
     of.sources = Sources()
     assert of.audited_runs() == []
     assert inputs("music", splits="", runs={"a": {}}).audited_runs() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 from millrace.common import jsonl
 from millrace.common.settings import of_loader
 from millrace.common.workflow.lanes import Stage
-from millrace.common.workflow.lost import Listed
+from millrace.common.workflow.lost import Listed, half_made
 from millrace.common.workflow.runs import Audited, RunInputs, flags
 from millrace.image.training.options import TrainOptions
 
@@ -61,7 +62,11 @@ class ImageInputs(RunInputs):
     @property
     def listed(self) -> Listed:
         """The record files of all splits."""
-        return Listed(self._record_files, self._made_with)
+        return Listed(self._record_files, self._made_with, stale=self._half_made)
+
+    def _half_made(self) -> list[str]:
+        names = itertools.chain.from_iterable(self.partitions.values())
+        return half_made(REPORT.format(block=name) for name in names)
 
     def _record_files(self) -> Iterator[str]:
         for index in self.records():

@@ -93,8 +93,8 @@ class MusicInputs(RunInputs):
         return [f"results/music/runs/{run}/test.json" for run in self.audited_runs()]
 
     def runs(self, wildcards: Any = None) -> list[str]:
-        """The metrics of the runs, and their evaluations: of a training that failed Snakemake would
-        not miss the metrics while its evaluation of before is there."""
+        """The metrics of the runs, and their evaluations: without the metrics, as after a training
+        that failed, the checkpoints may be of other settings than an evaluation of before."""
         return [*map(self.metrics, self.audited_runs()), *self.evaluations()]
 
     def run_arguments(self, wildcards: Any) -> str:

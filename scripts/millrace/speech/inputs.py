@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 from millrace.common import jsonl
 from millrace.common.hub import repository
 from millrace.common.workflow.lanes import Stage
-from millrace.common.workflow.lost import Listed
+from millrace.common.workflow.lost import Listed, half_made
 from millrace.common.workflow.sources import Sources
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.names import ShardFile
@@ -20,8 +21,8 @@ from millrace.speech.names import ShardFile
 PARTITIONS = "results/speech/partitions"
 GONE = f"{PARTITIONS}/gone/groups.json"
 HELD_OUT = f"{PARTITIONS}/held_out/all.json"
-CARD = "results/speech/hub/README.md"
 RECEIPT = "results/speech/hub/receipt.json"
+SHARDS = "results/speech/shards/partitions/{partition}/index.parquet"
 DIFF = "results/speech/hub/diff.txt"
 _SHARD_LIST = "results/speech/shards/{country}_{split}_shards.txt"
 
@@ -68,7 +69,7 @@ class SpeechInputs:
     def shard_files(self, wildcards: Any) -> list[str]:
         """What the shard steps of a country's partitions wrote."""
         return [
-            f"results/speech/shards/partitions/{partition}/index.parquet"
+            SHARDS.format(partition=partition)
             for partition in self.partitions.get(wildcards.country, [])
         ]
 
@@ -77,7 +78,7 @@ class SpeechInputs:
         if not self.partitions:
             return []
         names = jsonl.read(HELD_OUT)["partitions"]
-        return [f"results/speech/shards/partitions/{name}/index.parquet" for name in names]
+        return [SHARDS.format(partition=name) for name in names]
 
     def country_indices(self, wildcards: Any = None) -> list[str]:
         """The index of every country."""
@@ -114,7 +115,11 @@ class SpeechInputs:
     @property
     def listed(self) -> Listed:
         """The tars of all countries, the sidecars that prove them whole, and the tables beside."""
-        return Listed(self._listed_files, self._made_with, before=["manifest"])
+        return Listed(self._listed_files, self._made_with, ["manifest"], self._half_made)
+
+    def _half_made(self) -> list[str]:
+        names = itertools.chain.from_iterable(self.partitions.values())
+        return half_made(SHARDS.format(partition=name) for name in names)
 
     def _listed_files(self) -> Iterator[str]:
         yield from self._tars()
@@ -150,7 +155,7 @@ class SpeechInputs:
         file = ShardFile.parse(os.path.basename(path))
         if not file or str(file.partition) not in self.partitions.get(file.partition.country, ()):
             return None
-        index = f"results/speech/shards/partitions/{file.partition}/index.parquet"
+        index = SHARDS.format(partition=file.partition)
         listed = _SHARD_LIST.format(country=file.partition.country, split=file.partition.split)
         is_cut = os.path.exists(index) and os.path.getmtime(index) <= os.path.getmtime(listed)
         return index if is_cut else None
@@ -170,9 +175,8 @@ class SpeechInputs:
         return [*self.manifests(), *self.shards(), *report, *published]
 
     def receipt(self, wildcards: Any = None) -> list[str]:
-        """The card and what publishing leaves, when there is a corpus. As with `shards`, a card
-        whose step failed would not be missed while the receipt is there."""
-        return [CARD, RECEIPT] if self.partitions else []
+        """What publishing leaves, when there is a corpus."""
+        return [RECEIPT] if self.partitions else []
 
     def hub_diff(self, wildcards: Any = None) -> list[str]:
         """The comparison with the Hub; `Lanes` deletes it after the run, as the Hub may change."""

@@ -119,7 +119,9 @@ def test_a_module_that_moves_our_files_is_refused_by_name(prefix: str):
 # What the pinned release writes in a folder while a job runs, and after it. The name of the second
 # output is too long for one file's name.
 SNAKEFILE = """
+from snakemake.jobs import Job
 from millrace.common.workflow import snakemake_state
+snakemake_state.note_no_failed_job(Job)
 LONG = "b" * 200 + ".txt"
 rule all:
     input: "made.txt", LONG
@@ -161,6 +163,13 @@ def test_the_pinned_release_keeps_its_records_as_they_are_read(tmp_path: Path, m
     # A run with nothing to do has no table of jobs.
     subprocess.run([*command, "made.txt"], capture_output=True, check=True)
     assert len(list(Path(".snakemake/log").glob("*"))) == 2 and snakemake_state.last_log() == log
+    # What is noted of a job that fails, as cp does with a folder, is how the last file was made.
+    notes = {path: path.read_bytes() for path in Path(".snakemake/metadata").glob("[!@]*")}
+    Path("in.txt").unlink()
+    Path("in.txt").mkdir()
+    assert subprocess.run([*command, "made.txt"], capture_output=True).returncode == 1
+    assert not Path("made.txt").exists() and snakemake_state.unfinished() == {}
+    assert {path: path.read_bytes() for path in Path(".snakemake/metadata").glob("[!@]*")} == notes
 
 
 def test_the_error_of_a_lock_says_who_holds_it(monkeypatch):

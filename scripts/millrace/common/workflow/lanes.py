@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, counted, printable
 from millrace.common.report import made_from
-from millrace.common.workflow import left_over, lost, run_lock, snakemake_state
+from millrace.common.workflow import left_over, lost, run_lock
 from millrace.common.workflow import sources as workflow_sources
 from millrace.common.workflow.config import LANE_NAMES
 from millrace.common.workflow.snakemake_state import Call, is_locked, is_recorded, unfinished
@@ -242,14 +242,11 @@ class Lanes:
                     self._refuse_unseen(lane, keys, [*sources.outputs_until(stage), *asked.files()])
                 for note in pending_notes():
                     self._say(f"{lane}: {note}")
-                files = [path for each in (stages or {}).values() for path in each.files()]
-                remade = {*_failed([*sources.outputs_until(stage), *files])}
                 if listed and stage not in listed.before:
                     makers = listed.lost()
                     if makers:
                         self._say(f"{lane}: {lost.shown(makers)}")
-                    remade.update(makers.values(), listed.stale())
-                self._remade[lane] = sorted(remade)
+                    self._remade[lane] = sorted({*makers.values(), *listed.stale()})
 
     def remaking(
         self, lane: str, inputs: Callable[..., list[str]], workflow: Any
@@ -258,17 +255,6 @@ class Lanes:
         what has been lost is made again.
         """
         return lost.remaking(self._remade.get(lane, ()), inputs, workflow)
-
-    def failed_too(self, inputs: Callable[..., list[str]], workflow: Any) -> Callable[..., list]:
-        """The input function of a job, of whose inputs those are made again whose job failed."""
-
-        def with_failed(wildcards: Any) -> list[str]:
-            paths = inputs(wildcards)
-            if self.is_main_process:
-                snakemake_state.force(workflow, _failed(paths))
-            return paths
-
-        return with_failed
 
     def _changed_keys(self, lane: str, stage: Stage) -> list[str]:
         """The keys that differ from those that the files of a stage were made with, with both
@@ -390,15 +376,6 @@ class Lanes:
             self._kept.append(line)
         else:
             print(line, file=sys.stderr)
-
-
-def _failed(outputs: Iterable[str]) -> list[str]:
-    """The outputs that are not there, though Snakemake has a note of how they were made.
-
-    It notes a job that fails as one that is done, deletes its outputs, and does not miss them while
-    what was made of them before is there: the same command again would find nothing to do.
-    """
-    return [path for path in outputs if not os.path.exists(path) and is_recorded(path)]
 
 
 def _forget_shown() -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from millrace.common.errors import counted
 from millrace.common.workflow import snakemake_state
+from millrace.common.workflow.snakemake_state import is_recorded
 
 # More lost files than this are counted.
 _NAMED = 5
@@ -18,8 +19,9 @@ class Listed(NamedTuple):
     """What a lane's indices list: paths, and the declared output of the job that makes one of them.
 
     `maker` is asked for lost files only; None if its job has run since the index was written.
-    Targets of the stages `before` end before these files are made. `stale` are outputs that are
-    newer than what they were made of, though that has changed: Snakemake compares times.
+    Targets of the stages `before` end before these files are made. `stale` are outputs whose job
+    must run for a reason that Snakemake does not see: they are newer than what they were made of,
+    though that has changed, or `half_made`.
     """
 
     paths: Callable[[], Iterable[str]]
@@ -31,6 +33,12 @@ class Listed(NamedTuple):
         """The paths that are not there, and what makes them."""
         makers = {path: self.maker(path) for path in lost_files(self.paths())}
         return {path: maker for path, maker in makers.items() if maker}
+
+
+def half_made(indices: Iterable[str]) -> list[str]:
+    """Those that were there and are not, as their job failed: the files that they stand for may be
+    of what it was to make, also where that has been undone."""
+    return [path for path in indices if not os.path.exists(path) and is_recorded(path)]
 
 
 def lost_files(paths: Iterable[str]) -> list[str]:

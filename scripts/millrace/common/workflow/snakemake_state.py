@@ -172,6 +172,27 @@ def keep_what_is_loaded() -> None:
     gc.set_threshold(50_000)
 
 
+def note_no_failed_job(job: Any) -> None:
+    """Have Snakemake's Job keep the note of before of a job that fails.
+
+    Snakemake notes it as one that is done, with the inputs and parameters of now, deletes its
+    outputs, and does not miss them while what was made of them before is there: the same command
+    again would find nothing to do.
+    """
+    postprocess = job.postprocess
+
+    async def without_note(self: Any, *arguments: Any, error: bool = False, **options: Any) -> None:
+        settings = self.dag.workflow.execution_settings
+        keeps = settings.keep_metadata
+        settings.keep_metadata = keeps and not error
+        try:
+            await postprocess(self, *arguments, error=error, **options)
+        finally:
+            settings.keep_metadata = keeps
+
+    job.postprocess = without_note
+
+
 def force(workflow: Any, outputs: Iterable[str]) -> None:
     """Have the jobs of these outputs run again, as --forcerun would, but for jobs of the DAG only.
 
