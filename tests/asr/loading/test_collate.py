@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import tracemalloc
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +126,8 @@ def test_a_slot_is_free_again_only_when_nothing_uses_its_memory():
     slots = BatchSlots(workers=2, slots=3, samples=6 * 9001)
 
     def next_batch(raws):
-        return pickle.loads(pickle.dumps(collate(0, rows_of(raws), raws, slots=slots, worker=1)))
+        batch = collate(0, rows_of(raws), raws, slots=slots, worker=1)
+        return pickle.loads(ForkingPickler.dumps(batch))  # as a queue does
 
     first, second, third = next_batch(RAWS), next_batch(RAWS[::-1]), next_batch(RAWS[:3])
     assert slots.busy.tolist() == [[0, 0, 0], [1, 1, 1]]

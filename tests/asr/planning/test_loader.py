@@ -3,6 +3,8 @@ trainers ask."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import logging
 import multiprocessing
@@ -347,6 +349,47 @@ def test_own_decoding_and_what_the_trainer_gets_instead(tmp_path, workers):
     assert (
         loader.bad.count + sum(len(result["rows"]) for result in results) == 24 and loader.bad.count
     )
+
+
+def set_audio(batch):
+    batch.audio = batch.audio * 2
+    return batch
+
+
+def set_data(batch):
+    batch.audio.data = batch.audio * 2
+    return batch
+
+
+def crop(batch):
+    batch.audio = batch.audio[:, 100:400]
+    return batch
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        set_audio,
+        set_data,
+        crop,
+        copy.copy,
+        lambda batch: dataclasses.replace(batch, audio=batch.audio * 2),
+        lambda batch: dataclasses.replace(batch, languages=[]),
+    ],
+)
+def test_audio_is_what_a_transform_has_made_of_it(tmp_path, transform):
+    buckets = corpus(tmp_path)
+    expected = [batch.audio for batch in open_loader(buckets, seconds=0.5, transform=transform)]
+    loader = open_loader(buckets, workers=1, seconds=0.5, transform=transform)
+    batches = [*loader, *loader]  # held while more come
+    assert all(map(torch.equal, [batch.audio for batch in batches], [*expected, *expected]))
+
+
+@pytest.mark.parametrize("sound", [np.zeros(1600, np.int16), np.zeros((1600, 1), np.float32), None])
+def test_own_decoding_that_gives_no_float_mono_is_refused(tmp_path, sound):
+    loader = open_loader(corpus(tmp_path), decode=lambda member: sound)
+    with pytest.raises(MillraceError, match=r"row \d+: `decode` gave .*, not float32 \(samples,\)"):
+        list(loader)
 
 
 def test_a_batch_answers_what_the_trainer_of_transformers_asks(tmp_path):

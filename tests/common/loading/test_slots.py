@@ -26,6 +26,12 @@ def test_a_slot_is_given_once_until_nobody_holds_its_memory():
         memory[:] = number
     batches = [leased(address, (3, 4)) for _, address in taken]
     assert [batch.unique().tolist() for batch in batches] == [[0.0], [1.0], [2.0]]
+    child = os.fork()
+    if not child:
+        batches.clear()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert shared.busy.sum() == 3  # it is in use here
     view = batches[1][0]
     del batches[1]
     assert shared.take(0, 1, 1) is None  # a part of it is still in use

@@ -12,6 +12,7 @@ import torch
 
 from millrace.asr.loading.reader import ReadError
 from millrace.asr.loading.row_table import Row
+from millrace.common.errors import MillraceError
 from millrace.common.loading.bad_samples import BadSample, SampleError
 from millrace.common.loading.decode import (
     SAMPLING_RATE,
@@ -20,7 +21,7 @@ from millrace.common.loading.decode import (
     decode_flac,
     flac_samples,
 )
-from millrace.common.loading.slots import BatchSlots, leased, shared_floats
+from millrace.common.loading.slots import BatchSlots, InSlot, shared_floats
 
 # A clip this much longer than its manifest says would break the memory budget of its batch; of one
 # that is so much shorter the words of its end are not heard.
@@ -60,7 +61,7 @@ class Batch:
     prompts: Sequence[str] = ()  # one a sample, "" for none
     # What a model's preparer has made of the batch: tensors, and more.
     prepared: dict[str, Any] | None = None
-    slot: tuple[int, int, int] | None = None  # only on its way from a worker
+    slot: InSlot | None = None  # only in a worker: where `audio` lay when the batch was made
 
     @classmethod
     def of(cls, good: Sequence[Row], lengths: Sequence[int], **others: Any) -> Batch:
@@ -117,9 +118,9 @@ class Batch:
         if self.prepared is not None:
             arrays = {name: tensor.numpy() for name, tensor in self.prepared["tensors"].items()}
             state["prepared"] = {**self.prepared, "tensors": arrays}
-        if self.slot:
-            # The trainer has the slot mapped already: only its address and the shape travel.
-            state["audio"] = tuple(self.audio.shape)
+        if self.slot and self.audio is self.slot.tensor:
+            # The trainer has the slot mapped already. Other audio, of a transform, goes itself.
+            state["audio"] = None
         return state
 
     def __setstate__(self, state: dict) -> None:
@@ -132,7 +133,8 @@ class Batch:
             }
             self.prepared = {**self.prepared, "tensors": tensors}
         if self.slot:
-            self.audio = leased(self.slot, self.audio)
+            if self.audio is None:
+                self.audio = self.slot.tensor
             self.slot = None
 
 
@@ -185,7 +187,7 @@ def collate(
         audio=audio,
         planned=len(rows),
         bad=tuple(unusable),
-        slot=slot,
+        slot=InSlot(audio, slot) if slot else None,
     )
 
 
@@ -230,7 +232,7 @@ def _measure(
         longest = _at_most(row.duration_s)
         sound: int | np.ndarray
         if own is not None:
-            sound = own(raw)
+            sound = _own_sound(own(raw), row)
         else:
             sound = flac_samples(raw, SAMPLING_RATE) or decode(raw, SAMPLING_RATE, longest)
         seconds = (sound if isinstance(sound, int) else len(sound)) / SAMPLING_RATE
@@ -243,6 +245,16 @@ def _measure(
         return sound
     except SampleError as error:
         return BadSample(row.number, row.sample_id, error.reason, str(error))
+
+
+def _own_sound(decoded: Any, row: Row) -> np.ndarray:
+    """What a `decode` of the user's gave. Raises MillraceError if it cannot be float32 mono."""
+    sound = np.asarray(decoded)
+    if sound.ndim != 1 or sound.dtype.kind != "f":
+        problem = f"`decode` gave {sound.dtype} {sound.shape}, not float32 (samples,)"
+        remedy = "Take one channel, and divide whole numbers by their full scale"
+        raise MillraceError(problem, f"row {row.number}", remedy)
+    return sound
 
 
 def _at_most(seconds: float) -> float:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,6 +62,7 @@ class _Lease:
     def __init__(self, slots: BatchSlots, worker: int, slot: int, shape: tuple[int, int]) -> None:
         self._slots = slots
         self._place = (worker, slot)
+        self._process = os.getpid()
         address = slots.buffers[worker].data_ptr() + slot * slots.samples * 4
         self.__array_interface__ = {
             "data": (address, False),
@@ -69,13 +72,46 @@ class _Lease:
         }
 
     def __del__(self) -> None:
-        self._slots.release(*self._place)
+        # A process that was forked meanwhile has a copy of this, and the memory is not its own.
+        if os.getpid() == self._process:
+            self._slots.release(*self._place)
 
 
 def leased(address: tuple[int, int, int], shape: tuple[int, int]) -> torch.Tensor:
     """In the trainer: the batch in a slot as a tensor, without a copy."""
     number, worker, slot = address
     return torch.from_numpy(np.asarray(_Lease(_OPEN[number], worker, slot, shape)))
+
+
+class InSlot:
+    """A tensor that a worker has put into a slot.
+
+    It goes to the trainer as its address, once, also if several batches hold it.
+    """
+
+    def __init__(self, tensor: torch.Tensor, address: tuple[int, int, int]) -> None:
+        self.tensor = tensor
+        self.address = address
+        self._begin = tensor.data_ptr()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the tensor lies in the slot still: `tensor.data` may have been set."""
+        return self.tensor.data_ptr() == self._begin and self.tensor.is_contiguous()
+
+
+def _sent(held: InSlot) -> tuple[Any, ...]:
+    if held.is_there:
+        return _received, (held.address, tuple(held.tensor.shape))
+    return InSlot, (held.tensor, held.address)
+
+
+def _received(address: tuple[int, int, int], shape: tuple[int, int]) -> InSlot:
+    return InSlot(leased(address, shape), address)
+
+
+# What the queues between processes pickle with.
+ForkingPickler.register(InSlot, _sent)
 
 
 def shortage(needed: int) -> str:
