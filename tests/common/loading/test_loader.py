@@ -96,6 +96,25 @@ def test_a_state_of_other_ranks_rows_or_batches_is_refused(plan):
         loader_of().load_state_dict(state)
 
 
+def test_a_pass_goes_on_only_if_no_other_has_begun():
+    loader = loader_of()
+    first = iter(loader)
+    next(first)
+    assert steps(loader) == [(0, 0), (0, 1), (0, 2)]
+    with pytest.raises(MillraceError, match="step 0: another pass over the loader has begun"):
+        next(first)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_hook_that_runs_out_ends_no_pass_as_if_it_were_whole(workers):
+    data: Any = Data()
+    data.transform = lambda batch: next(iter(()))
+    loader = BatchLoader(data, workers, plans=Steps)
+    with pytest.raises(RuntimeError, match="`decode` or `transform` raised StopIteration"):
+        list(loader)
+    loader.close()
+
+
 def test_the_first_batch_of_a_process_is_checked_and_no_other():
     loader = loader_of()
     steps(loader)

@@ -81,6 +81,7 @@ class BatchLoader:
         self.start_step = start_step
         self._position = start_step
         self._resume_at: int | None = None
+        self._pass: object = None  # the latest one
         self.bad = BadSamples(max_bad_fraction, dataset.rows, dataset.place)
         self._feed = _Feed(dataset, workers, plans)
         options = {"num_workers": workers, "pin_memory": pin_memory and torch.cuda.is_available()}
@@ -167,6 +168,7 @@ class BatchLoader:
     def __iter__(self) -> Iterator[Any]:
         # A resumed pass begins once in the middle; `len` stays that of a whole pass, as trainers
         # expect.
+        this_pass = self._pass = object()
         dataset = self.dataset  # with its plan, before the feed asks for it
         plan = dataset.plan
         start = self._resume_at
@@ -189,6 +191,10 @@ class BatchLoader:
             if dataset.plan is plan:  # no other was set meanwhile
                 self._position = batch.step + 1
             yield result
+            if self._pass is not this_pass:
+                # Both would share the batches of the workers, and the position.
+                problem = "another pass over the loader has begun before this one ended"
+                raise MillraceError(problem, f"step {batch.step}", "Open a loader for each pass")
 
 
 class _Feed:
@@ -251,6 +257,9 @@ class _Feed:
                 self.dataset.check(batch)
                 self._checked = os.getpid()
             return batch, self.dataset.transform(batch) if self.dataset.transform else batch
+        except StopIteration as error:
+            # It would end the pass, as if all batches had come.
+            raise RuntimeError("`decode` or `transform` raised StopIteration") from error
         except MillraceError as error:
             # Returned: raised, it would cross as a traceback in one string.
             return MillraceError(error.problem, error.where, error.remedy), None
