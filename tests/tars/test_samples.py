@@ -227,6 +227,10 @@ def test_samples_are_read_by_number_and_by_key(tmp_path):
             alone[wrong]
     with pytest.raises(IndexError):
         samples[len(samples)]
+    assert [key in samples for key in ("1-002", "1-2", 42)] == [True, False, False]
+    for wrong in (slice(2), 1.0, samples.ids[0]):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            samples[wrong]
 
 
 def test_a_subset_by_key_and_field_has_what_was_asked_for(tmp_path):

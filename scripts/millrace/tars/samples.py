@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -111,13 +112,22 @@ class TarSamples:
 
     def __getitem__(self, sample: int | str) -> dict[str, bytes]:
         if isinstance(sample, str):
-            sample = self.rows_of([sample])[0]
-        if not -len(self) <= sample < len(self):
+            number = self.rows_of([sample])[0]
+        else:
+            number = operator.index(sample)
+        if not -len(self) <= number < len(self):
             raise IndexError(sample)
-        (read,) = self.read(np.array([sample % len(self)]))
+        (read,) = self.read(np.array([number % len(self)]))
         if isinstance(read, ReadError):
             raise read
         return read
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a sample has this key."""
+        try:
+            return isinstance(key, str) and bool(self.rows_of([key]))
+        except KeyError:
+            return False
 
     def rows_of(self, keys: Iterable[str]) -> list[int]:
         """The numbers of the samples with these keys. Raises KeyError for one that is none."""
