@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -78,8 +79,11 @@ def test_another_epoch_begins_at_its_first_step_whatever_was_begun_or_resumed():
     state = loader.state_dict()
     resumed = loader_of()
     resumed.load_state_dict(state | {"step": 2})
-    resumed.set_epoch(2)
+    resumed.set_epoch(np.int64(2))  # type: ignore[arg-type]
     assert steps(resumed) == [(2, 0), (2, 1), (2, 2)]
+    assert json.loads(json.dumps(resumed.state_dict()))["epoch"] == 2
+    with pytest.raises(MillraceError, match=r"epoch 2.5 is no whole number"):
+        resumed.set_epoch(2.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ out."""
 from __future__ import annotations
 
 import gc
+import operator
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -122,6 +123,11 @@ class BatchLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Take the epoch's plan from `plans`; if it is there already, the position in it stays."""
+        try:
+            epoch = int(operator.index(epoch))  # those of numpy are in no JSON, nor in a seed
+        except TypeError:
+            problem = f"epoch {epoch!r} is no whole number"
+            raise MillraceError(problem, remedy="Give an int") from None
         plans = self._feed.plans
         if epoch == (0 if self._dataset.plan is None else self.plan.epoch):
             return
