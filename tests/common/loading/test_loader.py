@@ -100,13 +100,22 @@ def test_a_state_of_other_ranks_rows_or_batches_is_refused(plan):
         loader_of().load_state_dict(state)
 
 
-def test_a_pass_goes_on_only_if_no_other_has_begun():
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        lambda loader, monkeypatch: next(iter(loader)),
+        lambda loader, monkeypatch: loader.close(),
+        lambda loader, monkeypatch: monkeypatch.setattr("os.getpid", lambda: 1),
+    ],
+)
+def test_a_pass_is_refused_after_another_one_has_begun_or_a_close_or_a_fork(monkeypatch, disturb):
     loader = loader_of()
     first = iter(loader)
     next(first)
-    assert steps(loader) == [(0, 0), (0, 1), (0, 2)]
-    with pytest.raises(MillraceError, match="step 0: another pass over the loader has begun"):
+    disturb(loader, monkeypatch)
+    with pytest.raises(MillraceError, match="step 0: the pass cannot go on"):
         next(first)
+    assert steps(loader) == [(0, 0), (0, 1), (0, 2)]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -100,7 +100,8 @@ class BatchLoader:
         raise MillraceError("a loader cannot be pickled or copied", remedy=remedy)
 
     def close(self) -> None:
-        """End the workers; iterating again starts new ones."""
+        """End the workers and the pass; iterating again starts new ones."""
+        self._pass = None
         iterator = getattr(self.data_loader, "_iterator", None)
         self.data_loader._iterator = None
         if iterator is not None:
@@ -175,6 +176,7 @@ class BatchLoader:
         # A resumed pass begins once in the middle; `len` stays that of a whole pass, as trainers
         # expect.
         this_pass = self._pass = object()
+        process = os.getpid()
         dataset = self.dataset  # with its plan, before the feed asks for it
         plan = dataset.plan
         start = self._resume_at
@@ -197,9 +199,12 @@ class BatchLoader:
             if dataset.plan is plan:  # no other was set meanwhile
                 self._position = batch.step + 1
             yield result
-            if self._pass is not this_pass:
-                # Both would share the batches of the workers, and the position.
-                problem = "another pass over the loader has begun before this one ended"
+            if self._pass is not this_pass or os.getpid() != process:
+                # Workers give their batches to one pass in one process, and the position is its.
+                problem = (
+                    "the pass cannot go on: the loader was closed, another pass over it has begun,"
+                    " or this process was forked since"
+                )
                 raise MillraceError(problem, f"step {batch.step}", "Open a loader for each pass")
 
 
