@@ -81,7 +81,7 @@ class IndexedTarReader:
     MillraceError when it is opened, and one that is overwritten while it is open at the next call.
     A copy, whose time alone differs, is read, and the log says so once. Without `tars` the key is
     the path. At most `max_open_tars` file descriptors are open, each process has its own (fork and
-    pickling are safe); within a process one thread calls at a time.
+    pickling are safe); threads of a process take turns.
     """
 
     def __init__(self, max_open_tars: int = 64, tars: Tars | None = None) -> None:
@@ -105,6 +105,10 @@ class IndexedTarReader:
             raise self._error(
                 "bad_address", tar, f"no member can have offset {offset} and size {size}"
             )
+        with self._files.lock:
+            return self._read(tar, offset, size)
+
+    def _read(self, tar: str | int, offset: int, size: int) -> bytes:
         try:
             descriptor = self._files.get(tar).descriptor
             self._check_unchanged(tar)
@@ -151,11 +155,12 @@ class IndexedTarReader:
 
     def read_announced(self, requests: Sequence[Request]) -> list[bytes | ReadError]:
         """For each request, in order, its bytes or the ReadError, of what `will_need` was told."""
-        for tar in {request[0] for request in requests}:
-            self._check_unchanged(tar)
-        # Reading does not make a tar recent: those announced after it are the ones still to be
-        # read.
-        raws = _read_open(self._files.own, requests)
+        with self._files.lock:
+            for tar in {request[0] for request in requests}:
+                self._check_unchanged(tar)
+            # Reading does not make a tar recent: those announced after it are the ones still to be
+            # read.
+            raws = _read_open(self._files.own, requests)
         return [
             self._read_alone(request) if raw is None else raw
             for request, raw in zip(requests, raws, strict=True)
@@ -175,6 +180,10 @@ class IndexedTarReader:
         """
         if not requests or not hasattr(os, "posix_fadvise"):
             return False
+        with self._files.lock:
+            return self._announce(requests)
+
+    def _announce(self, requests: Sequence[Request]) -> bool:
         step = max(1, len(requests) // _PROBES)
         if all(map(self._cached, requests[::step])):
             return True

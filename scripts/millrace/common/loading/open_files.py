@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, Protocol, TypeVar
@@ -34,8 +35,16 @@ class OpenFiles(Generic[Handle]):
         self.close_inherited = close_inherited
         self._handles: OrderedDict[Hashable, Handle] = OrderedDict()
         self._inherited: list[Any] = []
+        self._lock = threading.RLock()
         self._pid = os.getpid()
         self.opened = 0  # how often this process has opened a file
+
+    @property
+    def lock(self) -> threading.RLock:
+        """To be held while a handle is used: another thread that opens a file may close this one,
+        whose number another file has then."""
+        self._leave_inherited()
+        return self._lock
 
     def __len__(self) -> int:
         return len(self.own)
@@ -43,17 +52,23 @@ class OpenFiles(Generic[Handle]):
     @property
     def own(self) -> OrderedDict[Hashable, Handle]:
         """What this process has open; looking here makes no file recent."""
-        if self._pid != os.getpid():
-            if self.close_inherited:
-                for handle in self._handles.values():
-                    with contextlib.suppress(OSError):
-                        handle.close()
-            else:
-                self._inherited.append(self._handles)
-            self._handles = OrderedDict()
-            self._pid = os.getpid()
-            self.opened = 0
+        self._leave_inherited()
         return self._handles
+
+    def _leave_inherited(self) -> None:
+        """In a process that was forked since: begin without what its parent has open."""
+        if self._pid == os.getpid():
+            return
+        if self.close_inherited:
+            for handle in self._handles.values():
+                with contextlib.suppress(OSError):
+                    handle.close()
+        else:
+            self._inherited.append(self._handles)
+        self._handles = OrderedDict()
+        self._lock = threading.RLock()  # a thread that is not here may have held it
+        self._pid = os.getpid()
+        self.opened = 0
 
     def get(self, key: Hashable) -> Handle:
         """The handle of a file, now the most recent one."""
@@ -77,8 +92,9 @@ class OpenFiles(Generic[Handle]):
 
     def close(self) -> None:
         """Close all; they open again when asked for."""
-        for key in list(self.own):
-            self.drop(key)
+        with self.lock:
+            for key in list(self.own):
+                self.drop(key)
 
     def __getstate__(self) -> dict:
         names = ("open_file", "limit", "close_inherited")

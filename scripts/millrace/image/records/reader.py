@@ -42,17 +42,20 @@ class RecordReader:
         stop = min(start + count, entry.records)
         if not 0 <= start <= stop:
             raise IndexError(f"records {start} to {start + count} of {self.records.path(file)}")
-        opened = self._files.get(file)
-        images = opened.images(start, stop, out)
+        with self._files.lock:
+            opened = self._files.get(file)
+            images = opened.images(start, stop, out)
         return Records(images, opened.labels[start:stop], opened.ids[start:stop])
 
     def labels(self, file: int) -> np.ndarray:
         """All labels of a file."""
-        return self._files.get(file).labels
+        with self._files.lock:
+            return self._files.get(file).labels
 
     def ids(self, file: int) -> np.ndarray:
         """All ids of a file."""
-        return self._files.get(file).ids
+        with self._files.lock:
+            return self._files.get(file).ids
 
     def close(self) -> None:
         """Close all files; they open again when they are read."""

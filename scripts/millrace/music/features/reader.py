@@ -60,7 +60,8 @@ class WindowReader:
         if not 0 <= start < track.frames or frames < 1:
             raise IndexError(f"{track.id}: frame {start} of {track.frames}")
         count = min(frames, track.frames - start)
-        window = self._read(track, start, count)
+        with self._files.lock:
+            window = self._read(track, start, count)
         if count < frames:
             window = np.take(window, np.arange(frames) % count, axis=1)
         return window
