@@ -288,6 +288,8 @@ def test_half_a_million_entries_open_at_once(tmp_path):
     )
     assert [index.id(row) for row in numbers[:50]] == ids[:50] and set(numbers[50:]) == {-1}
     assert index.track(numbers[3]).file == "/x/3.h5"
+    with pytest.raises(MillraceError, match="ids is one text, 'short'"):
+        index.find("short")
     for outside in (-1, len(index)):
         with pytest.raises(IndexError, match="no track of number"):
             index.track(outside)

@@ -202,6 +202,8 @@ class FeatureIndex:
 
     def find(self, ids: Sequence[str]) -> np.ndarray:
         """int64 numbers of ids, -1 for those without features. Ids count exactly."""
+        if isinstance(ids, str | bytes):
+            raise MillraceError(f"ids is one text, {ids!r}", self.path, "Give a list")
         width = self._ids.dtype.itemsize
         fits = []
         for raw in map(os.fsencode, ids):
