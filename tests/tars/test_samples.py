@@ -316,16 +316,20 @@ def test_an_index_is_kept_where_it_can_be_written(tmp_path):
 @pytest.mark.parametrize(
     ("paths", "words"),
     [
-        ("*.tar", "no tar has such a path"),
+        ("none*.tar", "no tar has such a path"),
         ([], "no tars"),
         (["a.tar", "./a.tar"], "named twice"),
         (["a.tar", "link"], "named twice"),
+        (["a.tar", "hard link"], "named twice"),
+        (["none.tar", "none.tar"], "named twice"),
         ("{000..003}.tar", "braces, URLs and pipes are not read"),
     ],
 )
 def test_paths_that_name_nothing_or_a_tar_twice_are_refused(tmp_path, monkeypatch, paths, words):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.tar").touch()
     (tmp_path / "link").symlink_to("a.tar")
+    (tmp_path / "hard link").hardlink_to("a.tar")
     with pytest.raises(MillraceError, match=words):
         tar_paths(paths)
 

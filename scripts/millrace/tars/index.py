@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,15 +61,24 @@ def tar_paths(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> list[st
             raise MillraceError("no tar has such a path", pattern, "Check folder and pattern")
         tars += map(os.path.abspath, named)
 
-    seen: set[str] = set()
+    seen: set[Hashable] = set()
     for tar in tars:
-        target = os.path.realpath(tar)  # a link would give each of its samples twice
+        target = _file_of(tar)  # a link would give each of its samples twice
         if target in seen:
             raise MillraceError("the tar is named twice", tar, "Name each tar once")
         seen.add(target)
     if not tars:
         raise MillraceError("no tars are named", "open_tars", "Give a pattern or paths")
     return tars
+
+
+def _file_of(tar: str) -> Hashable:
+    """What tells a file from others, whatever links lead to it; its path if there is none."""
+    try:
+        status = os.stat(tar)
+    except OSError:
+        return tar
+    return status.st_dev, status.st_ino
 
 
 def open_indices(

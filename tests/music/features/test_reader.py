@@ -291,8 +291,9 @@ def test_half_a_million_entries_open_at_once(tmp_path):
     with pytest.raises(MillraceError, match="ids is one text, 'short'"):
         index.find("short")
     for outside in (-1, len(index)):
-        with pytest.raises(IndexError, match="no track of number"):
-            index.track(outside)
+        for ask in (index.track, index.id):
+            with pytest.raises(IndexError, match="no track of number"):
+                ask(outside)
     assert index.frames().tolist() == [9000] * 20_000
     # An index of an earlier build says nothing of values.
     names = [name for name in index.records.dtype.names if name != "crc"]

@@ -197,7 +197,9 @@ class FeatureIndex:
         return FeatureIndex, (self.path, self._roots)
 
     def id(self, number: int) -> str:
-        """The id of a track."""
+        """The id of a track. Raises IndexError, also for the -1 that `find` gives."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"there is no track of number {number}")
         return os.fsdecode(self._ids[number].item())
 
     def find(self, ids: Sequence[str]) -> np.ndarray:
