@@ -206,6 +206,9 @@ def test_each_edit_makes_the_partition_of_its_recording_and_no_other(workflow):
     value["segments"][0]["human_text"] = "a text that was corrected"
     alignment(workflow, text).write_text(json.dumps(value))
     changed = f"1 recording changed (germany/{text}: text), 0 new, 0 gone"
+    # What fails is made by the next run: a level that logging does not know ends each step.
+    failing = os.environ | {"MILLRACE_LOG": "LOUD"}
+    assert workflow.call("speech_shards", env=failing).returncode == 1
     assert said(workflow) == [f"Millrace: speech: {changed} -> 1 of {total} partitions"]
     assert workflow.partitions("speech_shards") == set(homes[:1])
 
@@ -227,9 +230,6 @@ def test_each_edit_makes_the_partition_of_its_recording_and_no_other(workflow):
     more = {home(workflow, f"more_{number}", "estonia") for number in range(12)}
     assert expected == pending | more
 
-    # What fails is made by the next run: a level that logging does not know ends each step.
-    environment = os.environ | {"MILLRACE_LOG": "LOUD"}
-    assert workflow.call("speech_shards", env=environment).returncode == 1
     check(workflow, expected)
     assert said(workflow) == []
 

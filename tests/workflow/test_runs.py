@@ -143,6 +143,7 @@ def test_runs_of_music_need_splits_and_features():
     of = inputs("music", splits="s", runs={"a": {"jobname": "a b"}})
     assert of.audited_runs() == ["a"] and "'jobname=a b'" in of.run_arguments(RUN)
     assert of.runs() == [f"results/music/runs/a/{name}.json" for name in ("metrics", "test")]
+    assert of.targets()[2:-1] == of.runs()
     of.sources = Sources()
     assert of.audited_runs() == []
     assert inputs("music", splits="", runs={"a": {}}).audited_runs() == []

@@ -3,10 +3,12 @@ objects."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from snakemake.cli import get_argument_parser
@@ -170,6 +172,22 @@ def test_the_pinned_release_keeps_its_records_as_they_are_read(tmp_path: Path, m
     assert subprocess.run([*command, "made.txt"], capture_output=True).returncode == 1
     assert not Path("made.txt").exists() and snakemake_state.unfinished() == {}
     assert {path: path.read_bytes() for path in Path(".snakemake/metadata").glob("[!@]*")} == notes
+
+
+@pytest.mark.parametrize("keeps", [True, False])  # False with --drop-metadata
+def test_of_the_jobs_of_a_run_only_those_that_fail_are_not_noted(keeps):
+    settings, noted = SimpleNamespace(keep_metadata=keeps), []
+
+    class Job:
+        dag = SimpleNamespace(workflow=SimpleNamespace(execution_settings=settings))
+
+        async def postprocess(self, error: bool) -> None:
+            noted.append(settings.keep_metadata)
+
+    snakemake_state.note_no_failed_job(Job)
+    for error in (True, False):
+        asyncio.run(Job().postprocess(error=error))
+    assert noted == [False, keeps]
 
 
 def test_the_error_of_a_lock_says_who_holds_it(monkeypatch):
