@@ -276,7 +276,7 @@ class Lanes:
         made = [path for path in files if os.path.exists(path)]
         begun = unfinished()  # which are made again
         unknown = [path for path in made if path not in begun and not is_recorded(path)]
-        if not unknown or self._asked.forces:
+        if not unknown or not self._asked.by_notes:
             return
         problem = (
             f"{lane}: {'; '.join(keys)}, but Snakemake has lost how {unknown[0]} was made"

@@ -68,14 +68,15 @@ class Call(NamedTuple):
     """The rules (and files) that were asked for; whether nothing is to be run.
 
     `place` are the options that say which workflow this is, as one types them; `targets` are the
-    words that name what is to be made. It `forces` what is up to date to be made again.
+    words that name what is to be made. `by_notes`: the notes in .snakemake/metadata say what is up
+    to date. Nothing is forced, and they are in no database.
     """
 
     asked: frozenset[str] = frozenset()
     only_reads: bool = False
     place: str = ""
     targets: str = ""
-    forces: bool = False
+    by_notes: bool = True
 
     def command(self, mode: str) -> str:
         """How to call Snakemake on the same workflow in another mode, for the same targets if it
@@ -114,8 +115,9 @@ def parse(
     only_reports = bool(options.report and not options.report_after_run)
     only_reads = only_reports or any(getattr(options, mode) for mode in _READING)
     targets = shlex.join(options.targets or ())
-    forces = bool(options.forceall or options.forcerun)
-    return Call(frozenset(asked), only_reads, _place(options), targets, forces)
+    is_forced = bool(options.forceall or options.forcerun)
+    by_notes = not is_forced and str(options.persistence_backend) == "file"
+    return Call(frozenset(asked), only_reads, _place(options), targets, by_notes)
 
 
 def _place(options: Any) -> str:
