@@ -460,7 +460,8 @@ FIXES = {
             ": [['a', 0], ['a', 1], ['a', 2], ['a', 3]]",
         ),
         # The loop tells each epoch that it is the first one, or by an attribute which it is.
-        (HEARS, {}, {"calls": [["a", 0]], "orders": [[3, 1], [3, 1]]}, "fail", CALLS_IN_VAIN),
+        (HEARS, {}, {"calls": [["a", 0]], "orders": [FIRST, FIRST]}, "fail", CALLS_IN_VAIN),
+        (HEARS, {}, {"calls": [["a", 0]], "orders": [FIRST, FIRST[:7]]}, "pass", "['a', 0]"),
         (HEARS, {}, {"calls": [["a", 0]], "orders": [[3], [3, 1], [0, 2]]}, "pass", "['a', 0]"),
         (DEAF, SHUFFLED, {"calls": [], "orders": [[3, 1], [0, 2]]}, "pass", "another order"),
         (DEAF, {}, {}, "not applicable", NO_SHUFFLE),
