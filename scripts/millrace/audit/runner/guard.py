@@ -238,15 +238,24 @@ class _Run:
     def _ended(self, running: dict[int, int]) -> Problem | None:
         """Forget the ranks that have ended; why the first one did, if it gave no answer: others may
         have waited for it."""
-        problem = None
+        codes = {}
         for rank, pid in list(running.items()):
             ended, code = os.waitpid(pid, os.WNOHANG)
-            if not ended:
-                continue
-            del running[rank]
-            if problem is None and "data" not in self._answer(rank):
-                problem = self._why(rank, code)
-        return problem
+            if ended:
+                del running[rank]
+                codes[rank] = code
+        failed = [rank for rank in codes if "data" not in self._answer(rank)]
+        if not failed:
+            return None
+        # What a rank raises as another one is gone comes after it.
+        first = min(failed, key=self._answered)
+        return self._why(first, codes[first])
+
+    def _answered(self, rank: int) -> int:
+        """When a rank wrote its answer, in nanoseconds; 0 if it died without one."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.stat(self.folder / f"{rank}.json").st_mtime_ns
+        return 0
 
     def _overdue(self, running: dict[int, int]) -> Problem | None:
         if not running or time.monotonic() <= self.deadline:
