@@ -300,6 +300,9 @@ def test_scratch_lies_in_tmpdir_unless_its_path_is_too_long(monkeypatch, length,
 SCRIPT = """
 def val(limit): return [limit]
 def model(**named): return named
+class Network:
+    def parameters(self): return []
+made = Network()
 class Module:
     def __init__(self, **named): self.calls = []
     def prepare_data(self): self.calls.append("prepare_data")
@@ -317,6 +320,9 @@ def test_factories_get_the_arguments_that_they_take_and_modules_are_prepared(tmp
     target = Target(Options(f"{file}:Module", args, **names))
     assert (target.val_loader(), target.model()) == ([3], args)
     assert target.loader() == [["prepare_data", "fit"]]
+    # A model that is there already is not called.
+    made, again = (Target(Options("", model=f"{file}:made")).model() for _ in range(2))
+    assert made is again
 
 
 @pytest.mark.parametrize("name", ["train.py", "train.py:", ":make_loader"])
