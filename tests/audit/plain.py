@@ -97,6 +97,11 @@ def named() -> DataLoader:
     return DataLoader(Named(), batch_size=4, sampler=[f"row-{row}" for row in range(12)])
 
 
+def in_tuples() -> DataLoader:
+    """Its batches are tuples of indices."""
+    return DataLoader(Squares(), batch_sampler=[tuple(range(6)), tuple(range(6, 12))])
+
+
 def sleeping() -> DataLoader:
     return DataLoader(Sleeping(), batch_size=4, num_workers=2)
 

@@ -207,9 +207,12 @@ def _asked(core: DataLoader | None, rows: int | None) -> tuple[Counter[str], Seq
     nothing."""
     if core is None or rows is None:
         return Counter(), None
-    batches = list(islice(order(core), MOST_OF_EPOCH))
-    drawn = [index for batch in batches if isinstance(batch, list) for index in batch] or batches
-    counts = Counter(str(index) for batch in batches for index in index_list(batch))
+    handed = list(islice(order(core), MOST_OF_EPOCH))
+    counts = Counter(str(index) for batch in handed for index in index_list(batch))
+    drawn = handed
+    if core.batch_sampler is not None:  # a tuple is a batch there, and a name without batches
+        batches = [batch for batch in handed if isinstance(batch, (list, tuple))]
+        drawn = [index for batch in batches for index in batch]
     if drawn and isinstance(drawn[0], (str, tuple)):
         return counts, sorted(set(drawn), key=str)[:MOST_ROWS]
     return counts, range(0, rows, max(1, rows // MOST_ROWS))
