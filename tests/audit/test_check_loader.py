@@ -147,14 +147,7 @@ def test_a_figure_that_is_no_number_is_null_in_json(check, monkeypatch):
 
 @pytest.mark.parametrize(
     "flags",
-    [
-        "--ignore DP9",
-        "--ignore 'DP9= '",
-        "--only DP99",
-        "--arg length",
-        "--expect 3",
-        "--ranks 0",
-    ],
+    ["--ignore DP9", "--ignore 'DP9= '", "--only DP99", "--arg length", "--expect 3", "--ranks 0"],
 )
 def test_a_wrong_flag_is_no_bug_of_the_loader(check, flags):
     try:
