@@ -181,13 +181,17 @@ def test_of_the_jobs_of_a_run_only_those_that_fail_are_not_noted(keeps):
     class Job:
         dag = SimpleNamespace(workflow=SimpleNamespace(execution_settings=settings))
 
-        async def postprocess(self, error: bool) -> None:
+        async def postprocess(self, error: bool = False) -> None:
+            await asyncio.sleep(0)
             noted.append(settings.keep_metadata)
 
+    async def run() -> None:
+        await asyncio.gather(*(Job().postprocess(error=True) for _ in range(2)))  # of a group
+        await Job().postprocess(error=False)
+
     snakemake_state.note_no_failed_job(Job)
-    for error in (True, False):
-        asyncio.run(Job().postprocess(error=error))
-    assert noted == [False, keeps]
+    asyncio.run(run())
+    assert noted == [False, False, keeps]
 
 
 def test_the_error_of_a_lock_says_who_holds_it(monkeypatch):

@@ -7,6 +7,7 @@ it to the pinned one.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gc
 import os
@@ -182,15 +183,20 @@ def note_no_failed_job(job: Any) -> None:
     again would find nothing to do.
     """
     postprocess = job.postprocess
+    turn = asyncio.Lock()  # jobs of a group fail side by side, and the setting is one for all
 
     async def without_note(self: Any, *arguments: Any, error: bool = False, **options: Any) -> None:
+        if not error:
+            await postprocess(self, *arguments, **options)
+            return
         settings = self.dag.workflow.execution_settings
-        keeps = settings.keep_metadata
-        settings.keep_metadata = keeps and not error
-        try:
-            await postprocess(self, *arguments, error=error, **options)
-        finally:
-            settings.keep_metadata = keeps
+        async with turn:
+            keeps = settings.keep_metadata
+            settings.keep_metadata = False
+            try:
+                await postprocess(self, *arguments, error=True, **options)
+            finally:
+                settings.keep_metadata = keeps
 
     job.postprocess = without_note
 
