@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from millrace.common import atomic
-from millrace.common.workflow import lost
+from millrace.common.workflow import snakemake_state
 from millrace.common.workflow.config import checked_config
 from millrace.common.workflow.sources import Sources
 from millrace.image.inputs import ImageInputs
@@ -64,7 +64,7 @@ def test_a_record_file_is_made_again_by_the_job_of_its_partition(tmp_path, monke
     assert made_with(f"x/{names[1]}") == "results/image/records/partitions/train-1.json"
     assert made_with("x/none.h5") is None
     # One that Snakemake knows and that is not there has failed, perhaps after it had written some.
-    monkeypatch.setattr(lost, "is_recorded", lambda path: "train-1" in path)
+    monkeypatch.setattr(snakemake_state, "is_recorded", lambda path: "train-1" in path)
     assert of.listed.stale() == ["results/image/records/partitions/train-1.json"]
 
 

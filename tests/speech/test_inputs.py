@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from millrace.common import atomic
-from millrace.common.workflow import lost
+from millrace.common.workflow import snakemake_state
 from millrace.common.workflow.sources import Sources
 from millrace.speech.inputs import GONE, HELD_OUT, SpeechInputs
 
@@ -65,7 +65,7 @@ def test_a_tar_is_not_lost_whose_partition_was_cut_again_has_no_index_or_is_no_m
     INDEX.unlink()
     assert inputs.listed.lost() == {} and inputs.listed.stale() == []
     # A partition that Snakemake knows is cut again: who can say of what its tars are?
-    monkeypatch.setattr(lost, "is_recorded", lambda path: True)
+    monkeypatch.setattr(snakemake_state, "is_recorded", lambda path: True)
     assert inputs.listed.stale() == [str(INDEX)]
 
 

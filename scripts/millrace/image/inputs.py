@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
 from functools import cached_property
@@ -17,7 +16,6 @@ from millrace.image.training.options import TrainOptions
 
 PARTITIONS = "results/image/partitions"
 INDEX = "results/image/records/{split}/records.json"
-REPORT = "results/image/records/partitions/{block}.json"
 
 
 class ImageInputs(RunInputs):
@@ -35,7 +33,7 @@ class ImageInputs(RunInputs):
         """What the conversion of a split's partitions wrote last."""
         splits = [wildcards.split, *self._held_out(wildcards.split)]
         names = [name for split in splits for name in self.partitions.get(split, [])]
-        return [REPORT.format(block=name) for name in names]
+        return [_report_of(name) for name in names]
 
     def held_out(self, wildcards: Any) -> list[str]:
         """The files of splits whose images this one must not hold."""
@@ -65,8 +63,7 @@ class ImageInputs(RunInputs):
         return Listed(self._record_files, self._made_with, stale=self._half_made)
 
     def _half_made(self) -> list[str]:
-        names = itertools.chain.from_iterable(self.partitions.values())
-        return half_made(REPORT.format(block=name) for name in names)
+        return half_made(self.partitions, _report_of)
 
     def _record_files(self) -> Iterator[str]:
         for index in self.records():
@@ -88,7 +85,7 @@ class ImageInputs(RunInputs):
             for block in blocks:
                 content = jsonl.read(f"{PARTITIONS}/{block}.json")
                 for plan in content["files"]:
-                    reports[plan["name"]] = REPORT.format(block=block)
+                    reports[plan["name"]] = _report_of(block)
         return reports
 
     def runs(self, wildcards: Any = None) -> list[str]:
@@ -132,3 +129,8 @@ class ImageInputs(RunInputs):
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""
         return [*self.records(), *self.runs()]
+
+
+def _report_of(block: str) -> str:
+    """What the conversion of a partition writes last."""
+    return f"results/image/records/partitions/{block}.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,6 @@ PARTITIONS = "results/speech/partitions"
 GONE = f"{PARTITIONS}/gone/groups.json"
 HELD_OUT = f"{PARTITIONS}/held_out/all.json"
 RECEIPT = "results/speech/hub/receipt.json"
-SHARDS = "results/speech/shards/partitions/{partition}/index.parquet"
 DIFF = "results/speech/hub/diff.txt"
 _SHARD_LIST = "results/speech/shards/{country}_{split}_shards.txt"
 
@@ -68,17 +66,14 @@ class SpeechInputs:
 
     def shard_files(self, wildcards: Any) -> list[str]:
         """What the shard steps of a country's partitions wrote."""
-        return [
-            SHARDS.format(partition=partition)
-            for partition in self.partitions.get(wildcards.country, [])
-        ]
+        return [_index_of(partition) for partition in self.partitions.get(wildcards.country, [])]
 
     def held_out_indices(self, wildcards: Any) -> list[str]:
         """What copies in a country are compared with: validation and test of all countries."""
         if not self.partitions:
             return []
         names = jsonl.read(HELD_OUT)["partitions"]
-        return [SHARDS.format(partition=name) for name in names]
+        return [_index_of(name) for name in names]
 
     def country_indices(self, wildcards: Any = None) -> list[str]:
         """The index of every country."""
@@ -118,8 +113,7 @@ class SpeechInputs:
         return Listed(self._listed_files, self._made_with, ["manifest"], self._half_made)
 
     def _half_made(self) -> list[str]:
-        names = itertools.chain.from_iterable(self.partitions.values())
-        return half_made(SHARDS.format(partition=name) for name in names)
+        return half_made(self.partitions, _index_of)
 
     def _listed_files(self) -> Iterator[str]:
         yield from self._tars()
@@ -155,7 +149,7 @@ class SpeechInputs:
         file = ShardFile.parse(os.path.basename(path))
         if not file or str(file.partition) not in self.partitions.get(file.partition.country, ()):
             return None
-        index = SHARDS.format(partition=file.partition)
+        index = _index_of(file.partition)
         listed = _SHARD_LIST.format(country=file.partition.country, split=file.partition.split)
         is_cut = os.path.exists(index) and os.path.getmtime(index) <= os.path.getmtime(listed)
         return index if is_cut else None
@@ -186,3 +180,8 @@ class SpeechInputs:
         """Which repository on which Hub; for the comparison that nothing is to be sent."""
         flags = repository.flags(self.hub, "results/speech/hub/server", "max_delete_fraction")
         return flags + (" --diff" if DIFF.endswith(wildcards.publication) else "")
+
+
+def _index_of(partition: object) -> str:
+    """What the shard step of a partition writes last."""
+    return f"results/speech/shards/partitions/{partition}/index.parquet"

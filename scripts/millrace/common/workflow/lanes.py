@@ -238,7 +238,7 @@ class Lanes:
                 keys = self._changed_keys(lane, asked)
                 if line := "; ".join(filter(None, [sources.changes_until(stage), *keys])):
                     self._say(f"{lane}: {line}")
-                if keys:
+                if keys and self._asked.by_notes:
                     self._refuse_unseen(lane, keys, [*sources.outputs_until(stage), *asked.files()])
                 for note in pending_notes():
                     self._say(f"{lane}: {note}")
@@ -276,7 +276,7 @@ class Lanes:
         made = [path for path in files if os.path.exists(path)]
         begun = unfinished()  # which are made again
         unknown = [path for path in made if path not in begun and not is_recorded(path)]
-        if not unknown or not self._asked.by_notes:
+        if not unknown:
             return
         problem = (
             f"{lane}: {'; '.join(keys)}, but Snakemake has lost how {unknown[0]} was made"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from millrace.common.errors import counted
 from millrace.common.workflow import snakemake_state
-from millrace.common.workflow.snakemake_state import is_recorded
 
 # More lost files than this are counted.
 _NAMED = 5
@@ -35,10 +34,13 @@ class Listed(NamedTuple):
         return {path: maker for path, maker in makers.items() if maker}
 
 
-def half_made(indices: Iterable[str]) -> list[str]:
-    """Those that were there and are not, as their job failed: the files that they stand for may be
-    of what it was to make, also where that has been undone."""
-    return [path for path in indices if not os.path.exists(path) and is_recorded(path)]
+def half_made(partitions: Mapping[str, Sequence[str]], index_of: Callable[[str], str]) -> list[str]:
+    """The indices of partitions that were there and are not, as their job failed: the files that
+    they stand for may be of what it was to make, also where that has been undone."""
+    indices = [index_of(name) for names in partitions.values() for name in names]
+    return [
+        path for path in indices if not os.path.exists(path) and snakemake_state.is_recorded(path)
+    ]
 
 
 def lost_files(paths: Iterable[str]) -> list[str]:
