@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -75,10 +76,7 @@ def collated(rows: list[torch.Tensor], packed: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("packed", [1, 2])
 def test_a_row_is_compared_with_its_sample_unless_it_has_several(rank, packed):
-    def collate(rows: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        return collated(rows, packed)
-
-    loader = DataLoader(Tokens(), batch_size=4, collate_fn=collate)
+    loader = DataLoader(Tokens(), batch_size=4, collate_fn=partial(collated, packed=packed))
     seen = labels.labels(target_of(loader=loader), rank)
     assert all(("alone" in row) == (packed == 1) for row in seen["rows"])
     assert seen["special"] == {"eos": 2, "pad": 0}

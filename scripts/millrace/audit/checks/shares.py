@@ -173,14 +173,13 @@ def _shares(epochs: list[Epoch], dataset: Dataset, held_keys: list[str], by_inde
     if by_index:  # the dataset holds each index once
         held = Counter(set().union(*streams.values()))
     names_are_rows = by_index or (dataset.complete and row_of)
-    batches = [batch for epoch in epochs for batch in epoch.batches]
     return Shares(
         streams=dict(streams),
         held=held,
         due=held | Counter(dataset.drawn_again) if names_are_rows else held,
         ranks=len(epochs),
         largest_batch=largest,
-        from_sampler=all(batch.indices is not None for batch in batches),
+        from_sampler=all(batch.indices is not None for epoch in epochs for batch in epoch.batches),
         complete=by_index or dataset.complete,
         rows=len(dataset.samples) if dataset.complete else None,
     )

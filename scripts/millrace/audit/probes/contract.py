@@ -246,15 +246,15 @@ def _missing(data: Any, rows: Sequence[Any], folders: list[str]) -> Seen | None:
     gone = [place for place, path in enumerate(named) if not _exists(path, folders)]
     if not all(named) or len(gone) == len(named):
         return None
-    # A data set that has left them out, or gives its sample all the same, does not need the files.
     size = length(data)
-    spare = gone and size == len(rows) and "digest" in _read(data, gone[0])
-    spare = spare or size == len(rows) - len(gone)
+    are_left_out = size == len(rows) - len(gone)
+    # It may give a sample all the same.
+    are_spare = gone and size == len(rows) and "digest" in _read(data, gone[0])
     return {
         "paths": len(named),
         "missing": len(gone),
         "names": [named[place] for place in gone[:5]],
-        "needed": not spare,
+        "needed": not (are_left_out or are_spare),
     }
 
 

@@ -57,14 +57,13 @@ def epochs(target: Target, rank: Rank) -> list[Seen]:
     seen = []
     rank.all_agree(True)  # to begin together
     for epoch in range(options.epochs):
-        said = length(loader)
+        promised = length(loader)
         tap.run(share=1 / (options.epochs - epoch))
         batches = tap.notes(epoch)
         # A sampler knows what it gives before an epoch, or only as it begins.
-        if said != len(batches):
-            said = length(loader)
-        read = {"batches": batches, "ended": tap.ended[epoch], "length": said}
-        seen.append(read)
+        if promised != len(batches):
+            promised = length(loader)
+        seen.append({"batches": batches, "ended": tap.ended[epoch], "length": promised})
         if not rank.all_agree(not tap.lost_workers):
             break
     tap.close()
@@ -141,17 +140,20 @@ def _orders(core: DataLoader) -> list[list[Any]]:
     name = "sampler" if core.batch_sampler is None else "batch_sampler"
     orders: list[list[Any]] = []
 
-    class Noting(Indices):
-        def __iter__(self) -> Iterator[Any]:
-            drawn: list[Any] = []
-            orders.append(drawn)
-            for each in self._noted:
-                drawn.extend(index_list(each) if len(drawn) < FEW else [])
-                yield each
+    def begin() -> Callable[[Any], None]:
+        indices: list[Any] = []
+        orders.append(indices)
+
+        def note(drawn: Any) -> None:
+            if len(indices) < FEW:
+                indices.extend(index_list(drawn))
+
+        return note
 
     # A list is the user's to be shuffled in its place.
-    if hasattr(getattr(core, name), "__dict__"):
-        vars(core)[name] = Noting(getattr(core, name), [])
+    sampler = getattr(core, name)
+    if hasattr(sampler, "__dict__"):
+        vars(core)[name] = Indices(sampler, begin)
     return orders
 
 

@@ -28,7 +28,8 @@ FURTHEST = 20_000  # samples, to see whether growth ends at a bound
 # same.
 BOUND = re.compile(
     r"len\(\w+\.\w+\)\s*[<>]=?\s*(?:\w+\.(\w+)|(\d+))|popitem|popleft|\.pop\(next|del self|maxlen"
-    r"|nbytes|getsizeof|maxsize=(?!None)"  # of an lru_cache that a worker makes
+    r"|nbytes|getsizeof"
+    r"|maxsize=(?!None)"  # of an lru_cache that a worker makes
 )
 
 

@@ -172,7 +172,7 @@ class Listener:
         changes |= {"collate_fn": functions.collate_fn, "worker_init_fn": functions.worker_init_fn}
         if not is_stream(loader):
             name = "batch_sampler" if functions.batched else "sampler"
-            changes[name] = Indices(getattr(loader, name), self.drawn)
+            changes[name] = Indices(getattr(loader, name), lambda: self.drawn.append)
         self.core = _copy(loader, changes)
         self.original = loader
         kind = type(loader)
@@ -229,15 +229,17 @@ class Noted(NamedTuple):
 
 
 class Indices:
-    """A sampler that notes what it hands out, and is the user's in all else."""
+    """A sampler that notes what it hands out, and is the user's in all else. `begin` is called as
+    an epoch begins, and gives what notes the draws of it."""
 
-    def __init__(self, sampler: Any, drawn: list[Any]) -> None:
-        vars(self).update(_noted=sampler, _drawn=drawn)
+    def __init__(self, sampler: Any, begin: Callable[[], Callable[[Any], None]]) -> None:
+        vars(self).update(_noted=sampler, _begin=begin)
 
     def __iter__(self) -> Iterator[Any]:
-        for each in self._noted:
-            self._drawn.append(each)
-            yield each
+        note = self._begin()
+        for drawn in self._noted:
+            note(drawn)
+            yield drawn
 
     def __len__(self) -> int:
         return len(self._noted)

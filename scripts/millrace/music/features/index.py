@@ -198,9 +198,12 @@ class FeatureIndex:
 
     def id(self, number: int) -> str:
         """The id of a track. Raises IndexError, also for the -1 that `find` gives."""
+        self._require(number)
+        return os.fsdecode(self._ids[number].item())
+
+    def _require(self, number: int) -> None:
         if not 0 <= number < len(self):
             raise IndexError(f"there is no track of number {number}")
-        return os.fsdecode(self._ids[number].item())
 
     def find(self, ids: Sequence[str]) -> np.ndarray:
         """int64 numbers of ids, -1 for those without features. Ids count exactly."""
@@ -233,8 +236,7 @@ class FeatureIndex:
 
     def track(self, number: int) -> Track:
         """A track; `file` is its path today."""
-        if not 0 <= number < len(self):
-            raise IndexError(f"there is no track of number {number}")
+        self._require(number)
         # A positioned read: mapped, every record would cost the 64 KiB that the kernel maps around
         # it.
         kind = self.records.dtype
