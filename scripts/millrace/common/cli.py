@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from typing import TypeVar
 
 from millrace.common import processes, progress
-from millrace.common.errors import MillraceError, printable, remade
+from millrace.common.errors import NO_ROOM, MillraceError, printable, remade
 
 log = logging.getLogger("millrace")
 
@@ -84,14 +84,11 @@ def parser(doc: str | None, module: ModuleSpec | str | None) -> argparse.Argumen
 
 
 _FREE_SPACE = "the disk is full. Free space and run the same command again"
-_NO_ROOM = {
-    errno.ENOSPC: _FREE_SPACE,
-    errno.EDQUOT: _FREE_SPACE,
-    errno.EFBIG: (
-        "the file is larger than this shell (`ulimit -f`) or the file system allows. Raise the"
-        " limit, or name another place, and run the same command again"
-    ),
-}
+_NO_ROOM = dict.fromkeys(NO_ROOM, _FREE_SPACE)
+_NO_ROOM[errno.EFBIG] = (
+    "the file is larger than this shell (`ulimit -f`) or the file system allows. Raise the"
+    " limit, or name another place, and run the same command again"
+)
 
 Main = Callable[[argparse.Namespace], int | None]
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from millrace.common import atomic, cli
-from millrace.common.errors import MillraceError
+from millrace.common.errors import NO_ROOM, MillraceError
 from millrace.common.ledger import Ledger
 from millrace.speech.audio.encode import check_format
 from millrace.speech.columns import COMPLETED, INDEX_SCHEMA, SCHEMA, SIDECAR_SCHEMA
 from millrace.speech.names import SHARD_NUMBERS, ShardFile
 from millrace.speech.shards.index import Sidecar, index_of, read_sidecar, write_sidecar
 from millrace.speech.shards.plan import Plan
-from millrace.speech.shards.segment_audio import DISK_FULL, Encoded, encoded
+from millrace.speech.shards.segment_audio import Encoded, encoded
 from millrace.speech.shards.tar_writer import TarWriter, member_size
 
 # Columns of the index that come from the manifest row; the others tell of the tar and the audio in
@@ -247,7 +247,7 @@ def _disk_full_explained(output_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        if error.errno not in NO_ROOM:
             raise
         raise MillraceError(
             f"the disk is full, or a limit on it is reached ({error.strerror})",

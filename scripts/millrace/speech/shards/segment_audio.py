@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from millrace.common.errors import NO_ROOM
 from millrace.common.fingerprints.words import words
 from millrace.speech.audio import cut as audio
 from millrace.speech.columns import AUDIO_LOAD, PROCESSING
@@ -17,8 +18,7 @@ from millrace.speech.manifest.rejects import status_of
 from millrace.speech.shards.index import word_steps
 from millrace.speech.shards.plan import PlannedSegment, ShardOptions
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FATAL = (*DISK_FULL, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_FATAL = (*NO_ROOM, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 class Encoded(NamedTuple):
