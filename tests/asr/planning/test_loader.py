@@ -361,6 +361,11 @@ def set_data(batch):
     return batch
 
 
+def crop_data(batch):
+    batch.audio.data = batch.audio[:, :400]
+    return batch
+
+
 def crop(batch):
     batch.audio = batch.audio[:, 100:400]
     return batch
@@ -371,6 +376,7 @@ def crop(batch):
     [
         set_audio,
         set_data,
+        crop_data,
         crop,
         copy.copy,
         lambda batch: dataclasses.replace(batch, audio=batch.audio * 2),

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from millrace.audit.runner.guard import Guard, _join_group, _short_folder, _stands_still
+from millrace.audit.runner import probes
+from millrace.audit.runner.guard import Guard, _join_group, _Run, _short_folder, _stands_still
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options, Rank, Target, WrongName, locate
 from tests import forks
@@ -150,6 +151,21 @@ def test_the_error_is_that_of_the_rank_that_raised(guard):
     options = Options(f"{plain.here}:of_first_rank", ranks=2)
     [result] = guard.audit(options, ["epochs"]).values()
     assert (result.status, result.error["rank"]) == ("raised", 1)
+
+
+@pytest.mark.parametrize("answers", [{0: 2, 1: 1}, {0: 1}])  # rank 1 first; it died
+def test_of_ranks_that_have_ended_the_first_one_is_blamed(tmp_path, answers):
+    probe_run = _Run(probes.PROBES["look"], Options("a:b", ranks=2), tmp_path, 9.0)
+    for rank, second in answers.items():
+        answer = probe_run.folder / f"{rank}.json"
+        answer.write_text('{"error": {"text": "x"}}')
+        os.utime(answer, (second, second))
+    running = {rank: os.posix_spawn("/bin/true", ["true"], os.environ) for rank in range(2)}
+    for pid in running.values():
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    status, error = probe_run._ended(running)
+    assert (status, error["rank"]) == ("raised" if 1 in answers else "died", 1)
+    assert running == {}
 
 
 @pytest.mark.parametrize(
