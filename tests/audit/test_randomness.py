@@ -374,6 +374,12 @@ def test_ranks_that_are_uneven_only_in_the_second_epoch_fail():
     assert (finding.verdict, finding.cause) == ("fail", "ranks make [6, 4] steps in epoch 1")
 
 
+def test_epochs_0_and_1_are_compared_however_many_are_read():
+    ranks = [[epoch(ONE), epoch(ONE), epoch(OTHER)]]
+    [finding] = said("DP14", epochs=ranks, set_epoch=[DEAF], source=[SOURCE | SHUFFLED])
+    assert finding.verdict == "fail" and finding.evidence.keys() == {"epoch 0", "epoch 1"}
+
+
 @pytest.mark.parametrize(("rank", "verdict"), [(0, "pass"), (1, "pass"), (None, "not applicable")])
 def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
     ids = list(range(24))

@@ -61,13 +61,26 @@ def test_a_forked_process_opens_files_of_its_own(close_inherited, closed):
     files.get("a")
 
     def look(pipe) -> None:
-        pipe.send((files.get("a").pid == os.getpid(), files.opened, CLOSED))
+        is_free = files.lock.acquire(blocking=False)
+        pipe.send((is_free, files.get("a").pid == os.getpid(), files.opened, CLOSED))
 
     here, there = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=look, args=(there,))
-    child.start()
-    assert here.poll(60) and here.recv() == (True, 1, closed)
+    reads, has_read = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with files.lock:
+            reads.set()
+            has_read.wait()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reads.wait()
+    child.start()  # which has no such thread
+    has_read.set()
+    assert here.poll(60) and here.recv() == (True, True, 1, closed)
     child.join()
+    reader.join()
     assert files.get("a").pid == os.getpid() and CLOSED == []
 
 
