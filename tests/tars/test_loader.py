@@ -148,12 +148,17 @@ def test_keys_that_repeat_across_tars_are_read_once_each_and_resumed(tmp_path):
 
 REFUSED = {
     "no bound": ({}, "nothing bounds a batch"),
-    "no samples in a batch": ({"batch_size": 0}, "batch_size is 0. Give a whole number above 0"),
+    "no samples in a batch": ({"batch_size": 0}, "batch_size is 0. Give a whole number from 1"),
     "half a sample": ({"batch_size": 2.5}, "batch_size is 2.5"),
     "no cost in a batch": ({"cost": "bytes", "batch_cost": float("nan")}, "batch_cost is nan"),
-    "no workers": ({"batch_size": 4, "workers": -1}, "workers is -1. Give a number from 0"),
-    "a key as text": ({"batch_size": 4, "keys": "0-001"}, "keys is one text, '0-001'. Give a list"),
-    "a field as text": ({"batch_size": 4, "fields": "txt"}, "fields is one text, 'txt'"),
+    "no workers": ({"batch_size": 4, "workers": -1}, "workers is -1. Give a whole number from 0"),
+    "workers as text": ({"batch_size": 4, "workers": "2"}, "workers is '2'. Give a whole number"),
+    "a seed as text": ({"batch_size": 4, "seed": "7"}, "seed is '7'. Give a whole number"),
+    "a key as text": ({"batch_size": 4, "keys": "0-001"}, "keys is '0-001'. Give a list"),
+    "a field as text": ({"batch_size": 4, "fields": "txt"}, "fields is 'txt'. Give a list"),
+    "no list of fields": ({"batch_size": 4, "fields": 5}, "fields is 5. Give a list"),
+    "one cost": ({"cost": 5, "batch_cost": 9}, "cost is 5. Give .* a dict"),
+    "a bound as text": ({"cost": "bytes", "batch_cost": "9"}, "batch_cost is '9'. Give a number"),
     "half a bound": ({"cost": "bytes"}, "cost and batch_cost go together"),
     "no such field": ({"cost": "jpg", "batch_cost": 9}, "no sample has a field jpg"),
     "no cost": ({"cost": {"0-000": 1.0}, "batch_cost": 9}, "0-001 in .* its cost is None"),
@@ -314,9 +319,12 @@ def read_with_restarts(
     for stops in count():
         world_size = next(worlds)
         ranks = []
-        for rank in range(world_size):
-            options = {"rank": rank, "world_size": world_size, **workers}
-            loader = open_tars(tars, batch_size=2, seed=5, **options)
+        # Numbers of numpy are numbers, and the state is still JSON.
+        for rank in np.arange(world_size):
+            options = {"rank": rank, "world_size": np.int64(world_size), **workers}
+            options["seed"] = np.int64(5)
+            fields = iter(["txt", "cls"])
+            loader = open_tars(tars, batch_size=np.int64(2), fields=fields, **options)
             loader.set_epoch(2)
             if state is not None:
                 loader.load_state_dict(json.loads(json.dumps(state)))

@@ -13,6 +13,7 @@ from millrace.asr.planning.epochs import Basis, EpochPlans, digest
 from millrace.asr.planning.loader import RankLoader, checked_place
 from millrace.asr.planning.planner import WINDOW
 from millrace.common.errors import MillraceError
+from millrace.common.loading.arguments import above_zero, listed, whole
 from millrace.tars.dataset import Decode, TarDataset
 from millrace.tars.index import open_indices, tar_paths
 from millrace.tars.samples import TarSamples
@@ -73,7 +74,7 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
     batch_size: int | None = None,
     cost: Cost | None = None,
     batch_cost: float | None = None,
-    fields: Sequence[str] | None = None,
+    fields: Iterable[str] | None = None,
     keys: Callable[[str], bool] | Iterable[str] | None = None,
     ids: str = "key",
     decode: Decode | None = None,
@@ -121,11 +122,12 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
     """
     place = checked_place(rank, world_size)
     budget = _budget(batch_size, cost, batch_cost)
-    if not isinstance(workers, int) or workers < 0:
-        raise MillraceError(f"workers is {workers!r}", "open_tars", "Give a number from 0")
-    for name, names in (("keys", keys), ("fields", fields)):
-        if isinstance(names, str):
-            raise MillraceError(f"{name} is one text, {names!r}", "open_tars", "Give a list")
+    workers = whole("workers", workers, least=0)
+    seed = whole("seed", seed)
+    if keys is not None and not callable(keys):
+        keys = listed("keys", keys)
+    if fields is not None:
+        fields = listed("fields", fields)
     samples = TarSamples.of(open_indices(tar_paths(paths), cache_dir), ids)
     if not len(samples):
         raise MillraceError("the tars hold no samples", str(paths), _empty_remedy(samples))
@@ -143,8 +145,8 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
     costs = [_costs(samples, cost)]
     basis: Basis = {
         "seed": seed,
-        "batch_size": batch_size or 0,
-        "batch_cost": batch_cost or 0,
+        "batch_size": budget.rows or 0,
+        "batch_cost": budget.seconds or 0,
         "samples": samples.digest,
         "cost": digest(costs),
     }
@@ -161,12 +163,10 @@ def _budget(batch_size: int | None, cost: Cost | None, batch_cost: float | None)
         raise MillraceError(problem, "open_tars", "Give both, or batch_size alone")
     if batch_size is None and cost is None:
         raise MillraceError("nothing bounds a batch", "open_tars", "Give batch_size, or cost")
-    if batch_size is not None and not (isinstance(batch_size, int) and batch_size > 0):
-        problem = f"batch_size is {batch_size!r}"
-        raise MillraceError(problem, "open_tars", "Give a whole number above 0")
-    if batch_cost is not None and not batch_cost > 0:
-        raise MillraceError(f"batch_cost is {batch_cost!r}", "open_tars", "Give it above 0")
-    return BatchBudget(seconds=batch_cost, rows=batch_size)
+    return BatchBudget(
+        seconds=None if batch_cost is None else above_zero("batch_cost", batch_cost),
+        rows=None if batch_size is None else whole("batch_size", batch_size, least=1),
+    )
 
 
 def _costs(samples: TarSamples, cost: Cost | None) -> np.ndarray:
@@ -176,6 +176,9 @@ def _costs(samples: TarSamples, cost: Cost | None) -> np.ndarray:
     if isinstance(cost, str):
         sizes = samples.bytes(None if cost == "bytes" else cost)
         return np.maximum(sizes, 1).astype(np.float32)  # empty samples are samples
+    if not hasattr(cost, "get"):
+        remedy = 'Give "bytes", a field, or a dict with a number for every key'
+        raise MillraceError(f"cost is {cost!r}", remedy=remedy)
     costs = np.array([cost.get(key, np.nan) for key in samples.ids.to_pylist()], np.float32)
     is_wrong = ~(np.isfinite(costs) & (costs > 0))
     if is_wrong.any():

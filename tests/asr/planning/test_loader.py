@@ -87,9 +87,13 @@ def test_the_rank_is_the_one_that_runs_or_the_one_that_is_given(
         ("", {"rank": 2, "world_size": 2}, "there is no rank 2 of 2"),
         ("", {"rank": -1, "world_size": 2}, "there is no rank -1 of 2"),
         ("", {"world_size": 0}, "there is no rank 0 of 0"),
+        ("", {"rank": "0"}, "rank is '0'. Give a whole number"),
+        ("", {"workers": "2"}, "workers is '2'. Give a whole number from 0"),
+        ("", {"seed": "7"}, "seed is '7'. Give a whole number"),
+        ("", {"seconds": "240"}, "seconds is '240'. Give a number above 0"),
     ],
 )
-def test_what_is_given_must_be_what_runs(tmp_path, monkeypatch, environment, given, message):
+def test_what_is_given_must_fit_what_runs(tmp_path, monkeypatch, environment, given, message):
     set_ranks(monkeypatch, environment)
     with pytest.raises(MillraceError, match=message):
         open_loader(corpus(tmp_path), **given)
@@ -396,6 +400,20 @@ def test_own_decoding_that_gives_no_float_mono_is_refused(tmp_path, sound):
     loader = open_loader(corpus(tmp_path), decode=lambda member: sound)
     with pytest.raises(MillraceError, match=r"row \d+: `decode` gave .*, not float32 \(samples,\)"):
         list(loader)
+
+
+@pytest.mark.parametrize(
+    ("sound", "reason"),
+    [
+        ([0.0, np.nan], "not_finite"),
+        ([1e300], "not_finite"),  # more than float32 holds
+        ([], "no_samples"),
+    ],
+)
+def test_own_decoding_that_gives_no_sound_is_left_out_and_counted(tmp_path, sound, reason):
+    loader = open_loader(corpus(tmp_path), decode=lambda member: np.array(sound))
+    loader.bad.max_bad_fraction = 1.0
+    assert not any(map(len, loader)) and loader.bad.reasons == {reason: 24}
 
 
 def test_a_batch_answers_what_the_trainer_of_transformers_asks(tmp_path):

@@ -82,7 +82,7 @@ def test_another_epoch_begins_at_its_first_step_whatever_was_begun_or_resumed():
     resumed.set_epoch(np.int64(2))  # type: ignore[arg-type]
     assert steps(resumed) == [(2, 0), (2, 1), (2, 2)]
     assert json.loads(json.dumps(resumed.state_dict()))["epoch"] == 2
-    with pytest.raises(MillraceError, match=r"epoch 2.5 is no whole number"):
+    with pytest.raises(MillraceError, match=r"epoch is 2.5\. Give a whole number"):
         resumed.set_epoch(2.5)  # type: ignore[arg-type]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
+from millrace.common.errors import MillraceError
 from millrace.image.records.dataset import HDF5Record
 from tests.image.record_sets import write_set
 
@@ -57,6 +59,14 @@ def test_it_has_what_imagefolder_has(tmp_path):
     for index in (5, -6):
         with pytest.raises(IndexError):
             records[index]
+
+
+def test_a_file_that_is_gone_is_named_with_what_to_do(tmp_path):
+    write_set(tmp_path, [1])
+    records = HDF5Record(tmp_path / "train")
+    os.remove(records.records.path(0))
+    with pytest.raises(MillraceError, match=r"\.h5: is missing\. Bring it, or make the set again"):
+        records[0]
 
 
 @pytest.mark.parametrize("most", [1, 5])

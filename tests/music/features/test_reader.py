@@ -288,7 +288,7 @@ def test_half_a_million_entries_open_at_once(tmp_path):
     )
     assert [index.id(row) for row in numbers[:50]] == ids[:50] and set(numbers[50:]) == {-1}
     assert index.track(numbers[3]).file == "/x/3.h5"
-    with pytest.raises(MillraceError, match="ids is one text, 'short'"):
+    with pytest.raises(MillraceError, match=r"ids is 'short'\. Give a list"):
         index.find("short")
     for outside in (-1, len(index)):
         for ask in (index.track, index.id):

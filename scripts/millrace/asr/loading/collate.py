@@ -248,12 +248,19 @@ def _measure(
 
 
 def _own_sound(decoded: Any, row: Row) -> np.ndarray:
-    """What a `decode` of the user's gave. Raises MillraceError if it cannot be float32 mono."""
+    """What a `decode` of the user's gave. Raises MillraceError if it cannot be float32 mono, and
+    DecodeError as `decode` does."""
     sound = np.asarray(decoded)
     if sound.ndim != 1 or sound.dtype.kind != "f":
         problem = f"`decode` gave {sound.dtype} {sound.shape}, not float32 (samples,)"
         remedy = "Take one channel, and divide whole numbers by their full scale"
         raise MillraceError(problem, f"row {row.number}", remedy)
+    if not len(sound):
+        raise DecodeError("no_samples", "`decode` gave no samples")
+    with np.errstate(over="ignore"):
+        sound = sound.astype(np.float32, copy=False)
+    if not np.isfinite(sound).all():
+        raise DecodeError("not_finite", "`decode` gave NaN or infinite samples")
     return sound
 
 

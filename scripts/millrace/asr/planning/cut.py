@@ -11,6 +11,7 @@ import numpy as np
 
 from millrace.common import hashing
 from millrace.common.errors import MillraceError
+from millrace.common.loading.arguments import above_zero
 
 QUADRATIC_SECONDS = 60.0
 _LOW = np.uint64(0xFFFFFFFF)
@@ -41,11 +42,12 @@ class BatchBudget:
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        limits = (self.seconds, self.cost, self.rows)
-        given = [limit for limit in limits if limit is not None]
-        if not given or not all(limit > 0 for limit in given):  # NaN is above nothing
-            problem = f"a batch budget needs a limit, and limits above 0: {self}"
-            raise MillraceError(problem, "batch budget")
+        limits = {"seconds": self.seconds, "cost": self.cost, "rows": self.rows}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        if not given:
+            raise MillraceError("a batch budget needs a limit", remedy="Give seconds")
+        for name, limit in given.items():
+            above_zero(name, limit)
 
     def most_rows(self, longest: np.ndarray) -> np.ndarray:
         """int64 rows that fit if the longest lasts `longest` seconds; 0 if one alone is over the

@@ -51,8 +51,6 @@ class EpochPlans:
 
     def __post_init__(self) -> None:
         # Plans are made when they are needed: what can never be planned is refused before.
-        if not isinstance(self.seed, int):
-            raise MillraceError(f"seed {self.seed!r} is no whole number", remedy="Give an int")
         budgets = [self.budget] * len(self.durations)
         check_rows(self.durations, budgets, self.world_size, self.window)
 

@@ -15,6 +15,7 @@ from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.epochs import Basis, EpochPlans, digest
 from millrace.common.errors import MillraceError
+from millrace.common.loading.arguments import whole
 from millrace.common.loading.loader import BatchDataset, BatchLoader
 
 
@@ -42,6 +43,8 @@ def open_loader(  # noqa: PLR0913 - each is a choice of users, by its name
     is the folder that tars were moved to. Raises MillraceError.
     """
     place = checked_place(rank, world_size)
+    seed = whole("seed", seed)
+    budget = BatchBudget(seconds)
     table = RowTable.open(bucket_dir, split=split, tar_root=tar_root)
     durations = table.durations()
     basis: Basis = {
@@ -50,7 +53,7 @@ def open_loader(  # noqa: PLR0913 - each is a choice of users, by its name
         "seed": seed,
         "buckets": _digest(table, durations),
     }
-    plans = EpochPlans(durations, BatchBudget(seconds), seed, place.world_size, basis)
+    plans = EpochPlans(durations, budget, seed, place.world_size, basis)
     return RankLoader(BucketedDataset(table, rank=place.rank, **options), workers, plans)
 
 
@@ -179,6 +182,8 @@ def _running() -> _Place:
 
 def checked_place(rank: int | None, world_size: int | None) -> _Place:
     """This rank, as given and as it runs. Raises MillraceError if they differ."""
+    rank = None if rank is None else whole("rank", rank)
+    world_size = None if world_size is None else whole("world_size", world_size)
     running = _running()
     if running.source:
         given = _Place(

@@ -4,7 +4,6 @@ out."""
 from __future__ import annotations
 
 import gc
-import operator
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from millrace.common.errors import MillraceError
+from millrace.common.loading.arguments import whole
 from millrace.common.loading.bad_samples import BadSamples
 from millrace.common.loading.plan import BatchRequest, Plan
 from millrace.common.loading.slots import BatchSlots
@@ -78,6 +78,7 @@ class BatchLoader:
         pin_memory: bool = False,
         prefetch_batches: int = 4,
     ) -> None:
+        workers = whole("workers", workers, least=0)
         self._dataset = dataset
         self.start_step = start_step
         self._position = start_step
@@ -124,11 +125,7 @@ class BatchLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Take the epoch's plan from `plans`; if it is there already, the position in it stays."""
-        try:
-            epoch = int(operator.index(epoch))  # those of numpy are in no JSON, nor in a seed
-        except TypeError:
-            problem = f"epoch {epoch!r} is no whole number"
-            raise MillraceError(problem, remedy="Give an int") from None
+        epoch = whole("epoch", epoch)
         plans = self._feed.plans
         if epoch == (0 if self._dataset.plan is None else self.plan.epoch):
             return

@@ -68,6 +68,8 @@ class _File:
     def __init__(self, records: RecordSet, number: int) -> None:
         self.path = os.fspath(records.path(number))
         keep_freed_memory()
+        if not os.path.exists(self.path):
+            raise MillraceError("is missing", self.path, "Bring it, or make the set again")
         with own_file(self.path), open_h5(self.path) as h5:
             self.shape = shape_of(h5, self.path)
             self._check_shape(records, number)

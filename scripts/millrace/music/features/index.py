@@ -18,6 +18,7 @@ import orjson
 
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
+from millrace.common.loading.arguments import listed
 from millrace.music.features.track import H5, Contract, Track
 
 MAGIC = b"millrace-cqt-3\n\0"
@@ -207,11 +208,9 @@ class FeatureIndex:
 
     def find(self, ids: Sequence[str]) -> np.ndarray:
         """int64 numbers of ids, -1 for those without features. Ids count exactly."""
-        if isinstance(ids, str | bytes):
-            raise MillraceError(f"ids is one text, {ids!r}", self.path, "Give a list")
         width = self._ids.dtype.itemsize
         fits = []
-        for raw in map(os.fsencode, ids):
+        for raw in map(os.fsencode, listed("ids", ids)):
             is_fitting = len(raw) <= width and not raw.endswith(b"\0")
             fits.append(raw if is_fitting else b"")
         fitting = np.array(fits, self._ids.dtype)
