@@ -13,6 +13,7 @@ import torch
 from millrace.asr import transcribe
 from millrace.asr.models import registry
 from millrace.asr.transcription.transcriber import Transcriber, pieces
+from millrace.common.errors import MillraceError
 from tests.asr import audio_tars
 from tests.asr.models import tiny
 
@@ -146,6 +147,22 @@ def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tm
     assert json.loads(output.read_text())["file"].endswith(r"odd\udcff.flac")
 
 
+@pytest.mark.parametrize(
+    ("options", "files", "words"),
+    [
+        ({}, "speech.wav", r"files is 'speech.wav'\. Give a list"),
+        ({"batch_seconds": 0}, [], r"batch_seconds is 0\. Give a number above 0"),
+        ({"max_seconds": "20"}, [], r"max_seconds is '20'\. Give a number above 0"),
+        ({"max_seconds": 0.5}, [], "pieces of 0.5 s hold no words"),
+        ({"device": "gpu"}, [], r"device is 'gpu', and there is no GPU here\. Give auto or cpu"),
+    ],
+)
+def test_what_cannot_be_transcribed_with_is_refused(model, monkeypatch, options, files, words):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(MillraceError, match=words):
+        list(Transcriber(model, **options).transcripts(files))
+
+
 def test_pieces_are_no_longer_than_the_model_hears(tmp_path):
     whisper = tiny.write(tmp_path, "whisper", TEXTS)
     assert Transcriber(whisper).max_seconds == 8.0
@@ -153,7 +170,6 @@ def test_pieces_are_no_longer_than_the_model_hears(tmp_path):
 
 def test_qwen_is_told_the_language_or_finds_it(tmp_path):
     from millrace.asr.models.qwen.prepare import language_of, tag
-    from millrace.common.errors import MillraceError
 
     torch.manual_seed(0)
     qwen = registry.build("qwen3-asr-tiny", {"tokens_per_second": 1.0}, TEXTS)

@@ -90,6 +90,16 @@ _NO_ROOM[errno.EFBIG] = (
     " limit, or name another place, and run the same command again"
 )
 
+# What another name or place mends.
+_OTHER_PLACE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+)
+
 Main = Callable[[argparse.Namespace], int | None]
 
 
@@ -146,7 +156,7 @@ def _line_for(error: RuntimeError | OSError) -> str | None:
         return f"{where}: {_NO_ROOM[error.errno]}"
     if not error.filename:
         return None
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in _OTHER_PLACE:
         return f"{where}: {error.strerror}. Name a place that may be written and read"
     if error.errno in (errno.ENOENT, errno.EIO):
         return f"{where}: {error.strerror}. {remade(where)}"

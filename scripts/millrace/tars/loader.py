@@ -13,7 +13,7 @@ from millrace.asr.planning.epochs import Basis, EpochPlans, digest
 from millrace.asr.planning.loader import RankLoader, checked_place
 from millrace.asr.planning.planner import WINDOW
 from millrace.common.errors import MillraceError
-from millrace.common.loading.arguments import above_zero, listed, whole
+from millrace.common.loading.arguments import above_zero, several, whole
 from millrace.tars.dataset import Decode, TarDataset
 from millrace.tars.index import open_indices, tar_paths
 from millrace.tars.samples import TarSamples
@@ -125,9 +125,9 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
     workers = whole("workers", workers, least=0)
     seed = whole("seed", seed)
     if keys is not None and not callable(keys):
-        keys = listed("keys", keys)
+        keys = several("keys", keys)
     if fields is not None:
-        fields = listed("fields", fields)
+        fields = list(several("fields", fields))
     samples = TarSamples.of(open_indices(tar_paths(paths), cache_dir), ids)
     if not len(samples):
         raise MillraceError("the tars hold no samples", str(paths), _empty_remedy(samples))

@@ -16,6 +16,7 @@ from millrace.asr.loading.collate import Batch
 from millrace.asr.loading.row_table import Row
 from millrace.asr.models import registry
 from millrace.common.errors import MillraceError
+from millrace.common.loading.arguments import above_zero, several
 from millrace.common.loading.decode import SAMPLING_RATE, DecodeError, decode
 from millrace.common.training import devices
 
@@ -68,8 +69,12 @@ class Transcriber:
         device: str = "auto",
     ) -> None:
         self.language = language
-        self.batch_seconds = batch_seconds
+        self.batch_seconds = above_zero("batch_seconds", batch_seconds)
+        max_seconds = above_zero("max_seconds", max_seconds)
         self.device = devices.kind_of(device)
+        if self.device != "cpu" and not torch.cuda.is_available():
+            problem = f"device is {self.device!r}, and there is no GPU here"
+            raise MillraceError(problem, remedy="Give auto or cpu")
         self.model = registry.load(model).to(self.device).eval()
         self.max_seconds = min(max_seconds, self.model.max_seconds)
         if not self.max_seconds >= 1:
@@ -88,7 +93,7 @@ class Transcriber:
         """The transcripts of files, in their order. Batches mix pieces of files."""
         waiting: list[Transcript] = []
         pool: list[_Piece] = []
-        for file in files:
+        for file in several("files", files):
             name = str(file).encode(errors="backslashreplace").decode()  # it need not be UTF-8
             waiting.append(transcript := Transcript(name, self.language))
             try:

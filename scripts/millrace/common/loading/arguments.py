@@ -32,8 +32,8 @@ def above_zero(name: str, value: Any) -> float:
     return float(value)
 
 
-def listed(name: str, values: Any) -> list[Any]:
-    """What a list or an iterator holds. Raises MillraceError for one text, and for what is none."""
+def several(name: str, values: Any) -> Iterable[Any]:
+    """A list, or another iterable. Raises MillraceError for one text, and for what is none."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise MillraceError(f"{name} is {values!r}", remedy="Give a list")
-    return list(values)
+    return values

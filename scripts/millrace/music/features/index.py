@@ -18,7 +18,7 @@ import orjson
 
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
-from millrace.common.loading.arguments import listed
+from millrace.common.loading.arguments import several
 from millrace.music.features.track import H5, Contract, Track
 
 MAGIC = b"millrace-cqt-3\n\0"
@@ -210,7 +210,7 @@ class FeatureIndex:
         """int64 numbers of ids, -1 for those without features. Ids count exactly."""
         width = self._ids.dtype.itemsize
         fits = []
-        for raw in map(os.fsencode, listed("ids", ids)):
+        for raw in map(os.fsencode, several("ids", ids)):
             is_fitting = len(raw) <= width and not raw.endswith(b"\0")
             fits.append(raw if is_fitting else b"")
         fitting = np.array(fits, self._ids.dtype)
