@@ -251,6 +251,14 @@ def test_as_many_samples_may_repeat_as_fill_up_the_last_step(has_sampler, stable
     assert verdict != "fail" or finding.evidence == repeated
 
 
+@pytest.mark.parametrize(("repeats", "verdict"), [(7, "pass"), (8, "fail")])
+def test_a_batch_of_another_size_may_come_again_to_fill_up_the_last_step(repeats, verdict):
+    """Batches by length: four of 4 on rank 0, and 3 and 1, which a rank repeats as a whole."""
+    epochs = of_workers([[list(range(23)), [23]], [[*range(24, 48), *range(repeats)]]], True)
+    [finding] = said("DP2", epochs=epochs)
+    assert finding.verdict == verdict
+
+
 @pytest.mark.parametrize(("samples", "verdict"), [(36, "not decidable"), (48, "pass")])
 def test_a_few_batches_that_hold_the_whole_dataset_are_decided(samples, verdict):
     """The time was over before the loader said that it ends."""

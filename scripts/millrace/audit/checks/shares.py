@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from millrace.audit.checks.records import Batch, Epoch, Sample
@@ -44,6 +45,7 @@ class Shares:
     due: Counter[str]  # as often as the sampler of one process draws it, if that is more
     ranks: int
     largest_batch: int
+    are_full: bool  # of a rank's batches one at most is smaller than the largest
     from_sampler: bool  # each batch was asked for by indices
     complete: bool  # `held` is all there is
     rows: int | None  # of the dataset; None if it was not read to its end
@@ -67,9 +69,12 @@ class Shares:
 
     @property
     def filling(self) -> int:
-        """Repeated samples that are no bug: they make the last step of all ranks full."""
+        """Repeated samples that are no bug: they make the last step of all ranks full.
+
+        Of batches by length, or by group, it may be a whole batch that comes again.
+        """
         missing = self.one_step - 1
-        if self.from_sampler:
+        if self.from_sampler and self.are_full:
             missing = -len(self.held) % self.one_step
         return max(0, min(missing, self.held.total() - 1))
 
@@ -162,12 +167,14 @@ def _shares(epochs: list[Epoch], dataset: Dataset, held_keys: list[str], by_inde
     """The shares, where samples are known by their index, or by their content."""
     row_of = _rows(held_keys)
     streams: dict[Place, list[str]] = defaultdict(list)
-    largest = 1
+    sizes: dict[int, list[int]] = defaultdict(list)  # of the batches of each rank
     for rank, epoch in enumerate(epochs):
         for batch in epoch.batches:
             keys = _keys(batch, dataset.stable, by_index)
-            largest = max(largest, len(keys))
+            sizes[rank].append(len(keys))
             streams[rank, batch.worker] += [row_of.get(key, key) for key in keys]
+    largest = max(chain([1], *sizes.values()))
+    smaller = [sum(size < largest for size in of_rank) for of_rank in sizes.values()]
 
     held = Counter(row_of.get(key, key) for key in held_keys)
     if by_index:  # the dataset holds each index once
@@ -179,6 +186,7 @@ def _shares(epochs: list[Epoch], dataset: Dataset, held_keys: list[str], by_inde
         due=held | Counter(dataset.drawn_again) if names_are_rows else held,
         ranks=len(epochs),
         largest_batch=largest,
+        are_full=max(smaller, default=0) <= 1,
         from_sampler=all(batch.indices is not None for epoch in epochs for batch in epoch.batches),
         complete=by_index or dataset.complete,
         rows=len(dataset.samples) if dataset.complete else None,
