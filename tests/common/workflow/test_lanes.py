@@ -340,6 +340,9 @@ def test_what_is_said_is_what_the_targets_of_a_stage_make_pending(capsys):
     assert said("speech_shards", **changed) == "min_duration 1 -> 2; max_cer 1 -> 2"
     for words in ("speech", "speech_manifest speech_shards"):
         assert said(words, **changed) == "min_duration 1 -> 2; max_cer 1 -> 2; hub 1 -> 2"
+    make("results/speech/shards/a", min_duration="/x")
+    assert said("speech_shards", min_duration="/x/") == ""
+    assert said("speech_shards", min_duration="/") == "min_duration /x -> /"
     # A key of a stage may be an object.
     atomic.write_json(
         "results/speech/partitions/index/choices.json",

@@ -133,7 +133,7 @@ class _Edit(NamedTuple):
 
     def line(self) -> str:
         """The line of the file that lists all of them."""
-        return "\t".join(self[:3] if self.what else self[:2])
+        return "\t".join(filter(None, self))
 
 
 def compare(
