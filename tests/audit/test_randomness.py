@@ -161,6 +161,7 @@ LOOP = {"evaluation": None, "joins": False, "calls": None, "orders": []}
 SOURCE = {"iterable": True, "complete": True, "all_drawn": True, "stable": ["", "id"]}
 SOURCE |= {"reordered": False, "shuffled_by": [], "frameworks": []}
 SOURCE["samples"] = [sample for note in notes(list(range(48))) for sample in note["samples"]]
+MAPPED = SOURCE | {"iterable": False}
 
 
 def said(entry: str, **seen: list[dict]) -> list[Finding]:
@@ -219,12 +220,13 @@ def test_less_than_a_step_of_all_that_make_batches_may_be_dropped(has_sampler, l
     given = list(range(48 - lost))
     # A worker that has no batch to give is none of those that share.
     ranks = [[given[0::4], given[1::4]], [given[2::4] + given[3::4]]]
-    [finding] = said("DP2", epochs=of_workers(ranks, has_sampler))
+    source = MAPPED if has_sampler else SOURCE
+    [finding] = said("DP2", epochs=of_workers(ranks, has_sampler), source=[source])
     assert finding.verdict == verdict
     first_lost = [str(row) for row in range(48 - lost, 48)][:8]
     assert verdict == "pass" or finding.evidence == {"lost": first_lost}
     # A sampler may leave samples out.
-    leaving_out = SOURCE | {"all_drawn": False}
+    leaving_out = source | {"all_drawn": False}
     [finding] = said("DP2", epochs=of_workers(ranks, has_sampler), source=[leaving_out])
     assert finding.verdict == "pass"
 
@@ -244,7 +246,8 @@ def test_less_than_a_step_of_all_that_make_batches_may_be_dropped(has_sampler, l
 def test_as_many_samples_may_repeat_as_fill_up_the_last_step(has_sampler, stable, repeats, verdict):
     """Of 47 samples a sampler repeats one for steps of 8; how full a stream's are nobody knows."""
     ranks = [[list(range(24))], [[*range(24, 47), *range(repeats)]]]
-    source = SOURCE | {"samples": SOURCE["samples"][:47], "stable": stable}
+    source = MAPPED if has_sampler else SOURCE
+    source = source | {"samples": SOURCE["samples"][:47], "stable": stable}
     [finding] = said("DP2", epochs=of_workers(ranks, has_sampler), source=[source])
     assert finding.verdict == verdict
     repeated = {"ids": [str(row) for row in range(repeats)]}
@@ -255,7 +258,7 @@ def test_as_many_samples_may_repeat_as_fill_up_the_last_step(has_sampler, stable
 def test_a_batch_of_another_size_may_come_again_to_fill_up_the_last_step(repeats, verdict):
     """Batches by length: four of 4 on rank 0, and 3 and 1, which a rank repeats as a whole."""
     epochs = of_workers([[list(range(23)), [23]], [[*range(24, 48), *range(repeats)]]], True)
-    [finding] = said("DP2", epochs=epochs)
+    [finding] = said("DP2", epochs=epochs, source=[MAPPED])
     assert finding.verdict == verdict
 
 
@@ -287,6 +290,10 @@ def test_what_one_worker_gives_twice_is_not_repeated_by_several():
         workers[1] = list(drawn)
         [finding] = said("DP2", epochs=of_workers([workers], has_sampler=False))
         assert finding.verdict == "not decidable" and finding.needs.endswith("with replacement")
+    # No sampler has drawn what a stream only names (sample_ids).
+    ranks = of_workers([[list(range(30)), list(range(18, 48))]], has_sampler=True)
+    [finding] = said("DP2", epochs=ranks)
+    assert finding.cause.startswith("12 samples come on several of 2 workers")
 
 
 @pytest.mark.parametrize(
@@ -299,7 +306,7 @@ def test_what_one_worker_gives_twice_is_not_repeated_by_several():
 )
 def test_ranks_of_one_sampler_are_alike_unless_it_is_shared_out(source, verdict):
     ranks = of_workers([[list(range(48))]] * 2, has_sampler=True)
-    [finding] = said("DP2", epochs=ranks, source=[SOURCE | source])
+    [finding] = said("DP2", epochs=ranks, source=[MAPPED | source])
     assert finding.verdict == verdict
 
 
@@ -310,7 +317,7 @@ def test_ranks_of_one_sampler_are_alike_unless_it_is_shared_out(source, verdict)
 def test_a_sampler_that_draws_with_replacement_may_meet_but_not_all_the_way(count, second, verdict):
     drawn = [*range(count), *range(count)]
     ranks = of_workers([[drawn], [drawn[::second]]], has_sampler=True)
-    [finding] = said("DP2", epochs=ranks)
+    [finding] = said("DP2", epochs=ranks, source=[MAPPED])
     assert finding.verdict == verdict and "draws with replacement" in finding.cause
 
 
@@ -536,17 +543,41 @@ REPEATED = {"made by the first sample, with a constant"}
 REPEATED |= {"begun alike, and drawn from as often as samples need"}
 
 
-@pytest.mark.parametrize("name", GENERATORS)
-def test_generators_repeat_that_began_alike_or_were_alike_after_the_first_batch(name):
+def two_workers(generators: tuple[list[str], list[str]], draw_torch: bool) -> list[list[dict]]:
+    """Two batches of each worker; `draw_torch`: torch's generators are in use, and differ."""
     drawn = []
-    for worker, (start, *states) in enumerate(GENERATORS[name]):
+    for worker, (start, *states) in enumerate(generators):
         made = notes([worker, 2 + worker], worker, size=1)
-        for note, state in zip(made, states, strict=True):
-            note |= {"pid": worker, "start": {"torch": "1"}, "random": {"torch": "1"}}
+        for step, (note, state) in enumerate(zip(made, states, strict=True)):
+            of_torch = f"{worker}, {step}" if draw_torch else "1"
+            note |= {"pid": worker, "start": {"torch": "1"}, "random": {"torch": of_torch}}
+            note["start"] |= {"torch": f"{worker}"} if draw_torch else {}
             note["start"] |= {"rng": start} if start else {}
             note["random"] |= {"rng": state} if state else {}
         drawn += made
-    epochs = [[{"batches": drawn, "ended": True, "length": 4}]]
+    return [[{"batches": drawn, "ended": True, "length": 4}]]
+
+
+@pytest.mark.parametrize(
+    ("generators", "iterable", "verdict"),
+    [
+        ((["7", "a", "b"], ["7", "a", "c"]), False, "fail"),
+        ((["7", "a", "b"], ["7", "a", "c"]), True, "pass"),  # it orders shards, alike everywhere
+        ((["7", "a", "b"], ["7", "c", "d"]), False, "pass"),  # seeded anew for each sample
+        ((["7", "a", "a"], ["7", "a", "a"]), False, "pass"),  # has made something once
+    ],
+)
+def test_one_generator_repeats_though_another_does_not(generators, iterable, verdict):
+    epochs = two_workers(generators, draw_torch=True)
+    source = SOURCE | {"stable": ["id"], "iterable": iterable}
+    [finding] = said("DP1", epochs=epochs, source=[source])
+    assert finding.verdict == verdict
+    assert verdict == "pass" or finding.cause.endswith(" from the generator rng")
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_generators_repeat_that_began_alike_or_were_alike_after_the_first_batch(name):
+    epochs = two_workers(GENERATORS[name], draw_torch=False)
     [finding] = said("DP1", epochs=epochs, source=[SOURCE | {"stable": ["id"]}])
     assert finding.verdict == ("fail" if name in REPEATED else "pass")
     assert finding.verdict == "fail" or finding.cause == "random numbers differ everywhere"

@@ -33,7 +33,10 @@ GLOBALS = {
     "numpy": "NumPy's global state",
 }
 NEED_END = "a stream that ends: fewer shards, by --arg"
-NEED_ID = "a field that is the same whenever a sample is read: yield an id"
+NEED_ID = (
+    "a field that is the same whenever a sample is read: yield an id; of batches that a dataset"
+    " makes: a method sample_ids(batch) of the loader"
+)
 NEED_DRAWING = "whether samples are drawn with replacement"
 SEEDED = {
     "workers": (
@@ -79,7 +82,7 @@ def repeated_randomness(
     if not is_known:
         yield undecided("the stream was not read to its end", NEED_END)
         return
-    findings = [_repeated_by(kind, streams, look) for kind in AXES]
+    findings = [_repeated_by(kind, streams, dataset, look) for kind in AXES]
     if any(findings):
         yield from filter(None, findings)
         return
@@ -100,12 +103,14 @@ def _streams(ranks: list[list[Epoch]]) -> Streams:
     return streams
 
 
-def _repeated_by(kind: str, streams: Streams, look: Seen) -> Finding | None:
+def _repeated_by(kind: str, streams: Streams, dataset: Dataset, look: Seen) -> Finding | None:
     """A finding of the first two workers, epochs or ranks that draw the same."""
     axis = AXES[kind]
+    # A stream may order its shards alike everywhere, and ranks take one size a step.
+    is_each_judged = not dataset.iterable and kind != "ranks"
     for pair in _neighbours(streams, axis):
         one, other = (streams[place] for place in pair)
-        generators = _begun_alike(one, other)
+        generators = _begun_alike(one, other, is_each_judged)
         if not generators:
             continue
         names = [GLOBALS.get(name, f"the generator {name}") for name in generators]
@@ -145,8 +150,9 @@ def _used(batches: list[Batch]) -> set[str]:
     return used
 
 
-def _begun_alike(one: list[Batch], other: list[Batch]) -> list[str]:
-    """The generators in use in two processes, if all of them began with equal states there."""
+def _begun_alike(one: list[Batch], other: list[Batch], is_each_judged: bool) -> list[str]:
+    """The generators in use in two processes, if all of them began with equal states there; if
+    each is judged by itself, also those that go on from batch to batch with equal states."""
     ours = one[0]
     theirs = other[0]
     if ours.pid == theirs.pid:
@@ -155,8 +161,17 @@ def _begun_alike(one: list[Batch], other: list[Batch]) -> list[str]:
     # One that was made while the first batch was read has begun by its end.
     begun = ours.random | ours.start
     theirs_begun = theirs.random | theirs.start
-    are_equal = all(name in begun and begun[name] == theirs_begun.get(name) for name in used)
-    return sorted(used) if are_equal else []
+    alike = [name for name in sorted(used) if begun.get(name, name) == theirs_begun.get(name)]
+    if len(alike) == len(used):
+        return alike
+    if not is_each_judged:
+        return []
+    states = {name: {batch.random.get(name) for batch in one} for name in alike}
+    return [
+        name
+        for name in alike
+        if len(states[name]) > 1 and ours.random[name] == theirs.random.get(name)
+    ]
 
 
 @check("DP2", "look", "epochs", "source")

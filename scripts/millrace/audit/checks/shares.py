@@ -46,7 +46,7 @@ class Shares:
     ranks: int
     largest_batch: int
     are_full: bool  # of a rank's batches one at most is smaller than the largest
-    from_sampler: bool  # each batch was asked for by indices
+    from_sampler: bool  # each batch was asked for by indices; a stream only names what it gave
     complete: bool  # `held` is all there is
     rows: int | None  # of the dataset; None if it was not read to its end
 
@@ -176,6 +176,7 @@ def _shares(epochs: list[Epoch], dataset: Dataset, held_keys: list[str], by_inde
     largest = max(chain([1], *sizes.values()))
     smaller = [sum(size < largest for size in of_rank) for of_rank in sizes.values()]
 
+    asked = [batch.indices for epoch in epochs for batch in epoch.batches]
     held = Counter(row_of.get(key, key) for key in held_keys)
     if by_index:  # the dataset holds each index once
         held = Counter(set().union(*streams.values()))
@@ -187,7 +188,7 @@ def _shares(epochs: list[Epoch], dataset: Dataset, held_keys: list[str], by_inde
         ranks=len(epochs),
         largest_batch=largest,
         are_full=max(smaller, default=0) <= 1,
-        from_sampler=all(batch.indices is not None for epoch in epochs for batch in epoch.batches),
+        from_sampler=not dataset.iterable and all(indices is not None for indices in asked),
         complete=by_index or dataset.complete,
         rows=len(dataset.samples) if dataset.complete else None,
     )
