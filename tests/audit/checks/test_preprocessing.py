@@ -477,6 +477,19 @@ AUDIO = [1, 9, 9, 2]
             "not decidable",
             "14 tokens trained on in 2 rows",
         ),
+        # Where only places of images are masked, it may be meant; of audio it is a known bug.
+        (
+            [row([1, 11, 12, 13, 8, last, 2], "xxxx.xx") for last in (20, 30)],
+            0,
+            "not decidable",
+            "12 tokens trained on in 2 rows",
+        ),
+        (
+            [row([1, 11, 12, 13, 9, last, 2], "xxxx.xx") for last in (20, 30)],
+            0,
+            "fail",
+            "the prompt is trained on: row 0, 1; 12 tokens trained on in 2 rows",
+        ),
         ([row([1, 11, 12, 13, 20, 2], "xxxxxx")] * 2, 0, "pass", "12 tokens trained on in 2 rows"),
         # One token ends texts and pads them: the mask tells which is which.
         ([row([5, 20, 2, 2], ".xx.", [1, 1, 1, 0])], 2, "pass", "2 tokens trained on in 1 row"),
@@ -503,7 +516,7 @@ AUDIO = [1, 9, 9, 2]
     ],
 )
 def test_labels_are_judged_by_what_they_repeat(rows, pad, verdict, words):
-    special = {"eos": 2, "pad": pad, "audio": 9}
+    special = {"eos": 2, "pad": pad, "audio": 9, "image": 8}
     [finding] = judged("labels", labels=[{"special": special, "rows": rows}])
     assert finding.verdict == verdict and finding.cause.startswith(words)
 

@@ -35,7 +35,8 @@ PROBLEMS = {
         "start = (attention_mask[row] == 0).sum()",
     ),
 }
-MEDIA = ("audio", "image", "video")
+IMAGES = ("image", "video")
+MEDIA = ("audio", *IMAGES)
 SHORTEST = 4  # tokens of an opening that may be a prompt
 
 Wrong = dict[str, list[list[Any]]]  # by problem: row and place, or row and what is told of it
@@ -74,15 +75,16 @@ class Row(NamedTuple):
     def trained_tokens(self) -> list[int]:
         return _tokens(self.ids, self.trained) or []
 
-    def is_masked_inside(self) -> bool:
-        """Whether places between the first and the last that are trained on are masked, other than
-        by the token that begins a text: where texts are packed, none is predicted."""
+    def is_masked_inside(self, images: set[int]) -> bool:
+        """Whether places between the first and the last that are trained on are masked, beside
+        those of `images` and of the token that begins a text: where texts are packed, none is
+        predicted."""
         trained = self.trained
         if not trained:
             return False
         inside = [at for at in self.places if min(trained) < at < max(trained)]
         masked = {self.ids[at] for at in inside if at not in trained}
-        return bool(masked - {self.tokens[0]})
+        return bool(masked - images - {self.tokens[0]})
 
     def marked(self, places: set[int]) -> list[list[Any]]:
         return [[self.number, at] for at in sorted(places)]
@@ -132,9 +134,10 @@ def label_masks(seen: Seen) -> Iterator[Finding]:
 def _judged(rows: list[Row], special: dict[str, int]) -> Iterator[Finding]:
     wrong = _wrong_places(rows, special)
     # An opening that all rows share is a prompt if masked places come between; else it may be a
-    # text.
+    # text. Models of images and text are often trained on all but the images.
     opens = wrong["prompt"]
-    if not any(row.is_masked_inside() for row in rows):
+    images = {special[name] for name in IMAGES if name in special}
+    if not any(row.is_masked_inside(images) for row in rows):
         wrong["prompt"] = []
 
     total = sum(len(row.trained_tokens) for row in rows)
