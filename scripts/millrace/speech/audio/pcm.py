@@ -31,8 +31,6 @@ _READ_AS |= {
 _LARGEST_RIFF = 0xFFFFFFFF
 # What programs that write to a pipe state for a size that they don't know yet.
 _UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0x7FFFF000, 0x7FFFF024, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
-# A few broken samples are mended (see `recording.mono`). More of them are no sound.
-_MAX_ABSURD = 0.01
 
 
 def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]:
@@ -115,16 +113,16 @@ def read_pcm(handle: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
 
 
 def _check_floats(path: str, block: np.ndarray, start: int) -> None:
-    """Raise AudioError if `block` (samples, channels) is of floats that are no sound."""
+    """Raise AudioError if `block` (samples, channels) is of floats, and one of them is no sound."""
     if block.dtype.kind != "f":
         return
     # NaN compares as false.
     absurd = block.size - np.count_nonzero(np.abs(block) <= LOUDEST)
-    if absurd <= _MAX_ABSURD * block.size:
+    if not absurd:
         return
     problem = (
-        f"{absurd:,} of {block.size:,} values from sample {start} on are NaN, infinite or over"
-        f" {LOUDEST:g}, where 1 is full scale"
+        f"holds NaN, infinity or more than {LOUDEST:g}, where 1 is full scale, in {absurd:,} of"
+        f" {block.size:,} values from sample {start} on"
     )
     remedy = "If they are on the scale of int16, divide them by 32768; else make it again"
     raise AudioError("audio_load", path, problem, remedy)
