@@ -33,7 +33,7 @@ from millrace.speech.corpus import (
     tables,
 )
 from millrace.speech.corpus.alignment import SUFFIX
-from millrace.speech.corpus.country_folder import Country
+from millrace.speech.corpus.country_folder import FILE_CHOICES, Country
 from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
 
 # Keys whose effect is said otherwise, or that no job reads.
@@ -158,12 +158,12 @@ def _notes_on(heads: list[Country], results: Path) -> list[str]:
 
 
 def _left_out(heads: list[Country], results: Path) -> list[str]:
-    """A line with the first of the alignment files that say nothing, or name audio elsewhere, and
-    with the number of segments that leave the shards."""
+    """A line with the first of the alignment files that cannot be used, and with the number of
+    segments that leave the shards."""
     rejects = []
     for head in heads:
         for reject in head.rejected:
-            if reject["reason"].startswith(("json_", "no_audio_file", "audio_outside")):
+            if reject["reason"] not in FILE_CHOICES:
                 rejects.append((head.name, reject))
     if not rejects:
         return []

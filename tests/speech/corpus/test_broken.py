@@ -68,8 +68,9 @@ def test_a_damaged_index_ends_no_parse(results):
     assert broken.segments_in_shards({("malta", "b_t1_aligned.json")}, results) == 0
 
 
-def test_the_parse_says_how_many_segments_leave_the_shards(results):
-    reject = {"file": "a_1_t1_aligned.json", "reason": "json_damaged", "detail": "not valid JSON"}
+@pytest.mark.parametrize("reason", ["json_damaged", "no_segments", "name_not_utf8"])
+def test_the_parse_says_how_many_segments_leave_the_shards(results, reason):
+    reject = {"file": "a_1_t1_aligned.json", "reason": reason, "detail": "not valid JSON"}
     malta = Country("malta", "mt", rejected=[reject])
     line = "1 alignment file is left out: malta: a_1_t1_aligned.json: not valid JSON"
     assert sources._notes_on([malta], results)[-1] == f"{line}; 2 segments will leave the shards"

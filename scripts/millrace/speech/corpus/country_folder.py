@@ -20,6 +20,8 @@ from millrace.speech.names import safe_name
 # Where a country's alignment files lie; and what stands in their listing for a folder.
 ALIGNED = "Alignment/alignment_output"
 FOLDER = ["a folder"]
+# Files that are left out without being a defect of the corpus.
+FILE_CHOICES = frozenset(["not_an_alignment_name"])
 
 
 @dataclass(slots=True)

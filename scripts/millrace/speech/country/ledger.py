@@ -9,11 +9,9 @@ from collections.abc import Iterator, Sequence
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 from millrace.speech.columns import COMPLETED
+from millrace.speech.corpus.country_folder import FILE_CHOICES
 from millrace.speech.country.tables import PartitionFiles
 from millrace.speech.manifest.rejects import CHOICES, reason_of
-
-# Files that are left out without being a defect of the corpus.
-_FILE_CHOICES = frozenset(["not_an_alignment_name"])
 
 
 class Balance:
@@ -75,7 +73,7 @@ class Balance:
     def check_errors(self, max_error_fraction: float, listed: str) -> None:
         """Raise, with the worst files, if more is in error than allowed; `listed`: where all are
         listed."""
-        for ledger, choices in ((self.segments, CHOICES), (self.files, _FILE_CHOICES)):
+        for ledger, choices in ((self.segments, CHOICES), (self.files, FILE_CHOICES)):
             if problem := ledger.too_many_errors(choices, max_error_fraction):
                 errors = ledger.errors(choices)
                 files: Counter[str] = Counter()
