@@ -157,6 +157,15 @@ REFUSED = {
     "a key as text": ({"batch_size": 4, "keys": "0-001"}, "keys is '0-001'. Give a list"),
     "a field as text": ({"batch_size": 4, "fields": "txt"}, "fields is 'txt'. Give a list"),
     "no list of fields": ({"batch_size": 4, "fields": 5}, "fields is 5. Give a list"),
+    "a cost as text": (
+        {"cost": dict.fromkeys(["0-000"], "x"), "batch_cost": 9},
+        "cost has what is no number .*'x'",
+    ),
+    "no batches ahead": (
+        {"batch_size": 4, "prefetch_batches": 0, "workers": 1, "decode": {"cls": int}},
+        "prefetch_batches is 0. Give a whole number from 1",
+    ),
+    "no step": ({"batch_size": 4, "start_step": -3}, "start_step is -3. Give a whole number from"),
     "one cost": ({"cost": 5, "batch_cost": 9}, "cost is 5. Give .* a dict"),
     "a bound as text": ({"cost": "bytes", "batch_cost": "9"}, "batch_cost is '9'. Give a number"),
     "half a bound": ({"cost": "bytes"}, "cost and batch_cost go together"),

@@ -322,6 +322,9 @@ def test_an_index_is_kept_where_it_can_be_written(tmp_path):
         (["a.tar", "link"], "named twice"),
         (["a.tar", "hard link"], "named twice"),
         (["none.tar", "none.tar"], "named twice"),
+        (b"a.tar", r"paths is b'a.tar'\. Give a list"),
+        (None, r"paths is None\. Give a list"),
+        ({"a.tar"}, r"paths is a set, whose order is another one in each rank\. Give a list"),
         ("{000..003}.tar", "braces, URLs and pipes are not read"),
     ],
 )

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from millrace.asr.tars.index import known_index, write_index
 from millrace.asr.tars.partition import scan_all
 from millrace.asr.tars.scan import CHAINS, FAILED, PARTIAL, TarScan
 from millrace.common.errors import Damaged, MillraceError, counted
+from millrace.common.loading.arguments import several
 
 log = logging.getLogger("millrace")
 
@@ -47,7 +48,10 @@ def tar_paths(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> list[st
     Those of a pattern are sorted. Raises MillraceError if a pattern names none, or a tar comes
     twice.
     """
-    patterns = [paths] if isinstance(paths, str | os.PathLike) else paths
+    patterns = [paths] if isinstance(paths, str | os.PathLike) else several("paths", paths)
+    if isinstance(patterns, Set):
+        problem = "paths is a set, whose order is another one in each rank"
+        raise MillraceError(problem, remedy="Give a list")
     tars: list[str] = []
     for path in patterns:
         pattern = os.fspath(path)

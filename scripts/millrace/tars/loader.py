@@ -179,7 +179,12 @@ def _costs(samples: TarSamples, cost: Cost | None) -> np.ndarray:
     if not hasattr(cost, "get"):
         remedy = 'Give "bytes", a field, or a dict with a number for every key'
         raise MillraceError(f"cost is {cost!r}", remedy=remedy)
-    costs = np.array([cost.get(key, np.nan) for key in samples.ids.to_pylist()], np.float32)
+    numbers = [cost.get(key, np.nan) for key in samples.ids.to_pylist()]
+    try:
+        costs = np.array(numbers, np.float32)
+    except (TypeError, ValueError) as error:
+        remedy = "Give cost a number for every key"
+        raise MillraceError(f"cost has what is no number ({error})", remedy=remedy) from None
     is_wrong = ~(np.isfinite(costs) & (costs > 0))
     if is_wrong.any():
         row = int(np.argmax(is_wrong))

@@ -80,7 +80,7 @@ class BatchLoader:
     ) -> None:
         workers = whole("workers", workers, least=0)
         self._dataset = dataset
-        self.start_step = start_step
+        self.start_step = start_step = whole("start_step", start_step, least=0)
         self._position = start_step
         self._resume_at: int | None = None
         self._pass: object = None  # the latest one
@@ -88,6 +88,7 @@ class BatchLoader:
         self._feed = _Feed(dataset, workers, plans)
         options = {"num_workers": workers, "pin_memory": pin_memory and torch.cuda.is_available()}
         if workers:
+            prefetch_batches = whole("prefetch_batches", prefetch_batches, least=1)
             options |= {"persistent_workers": True, "prefetch_factor": prefetch_batches}
             options |= {
                 "multiprocessing_context": start_method,
