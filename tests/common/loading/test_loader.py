@@ -118,6 +118,19 @@ def test_a_pass_is_refused_after_another_one_has_begun_or_a_close_or_a_fork(monk
     assert steps(loader) == [(0, 0), (0, 1), (0, 2)]
 
 
+def test_a_pass_in_a_process_that_was_forked_from_that_of_the_workers_is_refused(monkeypatch):
+    data: Any = Data()
+    loader = BatchLoader(data, 1, plans=Steps)
+    list(loader)
+    with monkeypatch.context() as forked:
+        forked.setattr("os.getpid", lambda: 1)
+        words = r"its workers belong to the process .*\. Open a loader in each process"
+        with pytest.raises(MillraceError, match=words):
+            list(loader)
+    assert len(list(loader)) == 3
+    loader.close()
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_hook_that_runs_out_ends_no_pass_as_if_it_were_whole(workers):
     data: Any = Data()

@@ -84,6 +84,7 @@ class BatchLoader:
         self._position = start_step
         self._resume_at: int | None = None
         self._pass: object = None  # the latest one
+        self._starter = 0  # the process that started the workers
         self.bad = BadSamples(max_bad_fraction, dataset.rows, dataset.place)
         self._feed = _Feed(dataset, workers, plans)
         options = {"num_workers": workers, "pin_memory": pin_memory and torch.cuda.is_available()}
@@ -180,7 +181,12 @@ class BatchLoader:
         start = self._resume_at
         self._resume_at = None
         self._position = self._feed.start_step = self.start_step if start is None else start
-        if self.data_loader.num_workers and getattr(self.data_loader, "_iterator", None) is None:
+        has_workers = getattr(self.data_loader, "_iterator", None) is not None
+        if has_workers and self._starter != process:
+            problem = "its workers belong to the process that this one was forked from"
+            raise MillraceError(problem, remedy="Open a loader in each process")
+        if self.data_loader.num_workers and not has_workers:
+            self._starter = process
             # New ones for new workers: workers that were ended may have left theirs taken.
             # For the batches under way, the one in the trainer's hands, and the one being written.
             workers = self.data_loader.num_workers
