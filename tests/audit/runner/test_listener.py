@@ -6,6 +6,7 @@ import random
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -117,6 +118,31 @@ def test_a_wrapper_that_keeps_a_batch_gives_its_loaders_in_turn(rank, kept, join
     batches = list(tap.epoch())
     indices = [note["indices"] for note in tap.notes(0)]
     assert indices == [batch["own"].tolist() if is_known else None for batch in batches]
+
+
+class Steps:
+    """Epochs of so many steps; 0: all."""
+
+    def __init__(self, loader: DataLoader, steps: int) -> None:
+        self.loader, self.steps = loader, steps
+
+    def __iter__(self):
+        return islice(self.loader, self.steps or None)
+
+
+@pytest.mark.parametrize(
+    ("data", "steps", "is_left"),
+    [
+        (plain.Squares(6), 2, True),
+        (plain.Squares(6), 3, False),  # nobody asked it for its end
+        (Stream(), 2, True),
+        (Stream(), 0, False),
+    ],
+)
+def test_a_wrapper_that_counts_steps_leaves_its_loader_before_its_end(rank, data, steps, is_left):
+    tap = Listener(Steps(DataLoader(data, batch_size=2), steps), rank)
+    tap.run()
+    assert tap.ended == [True] and tap.is_left() == is_left
 
 
 def test_random_states_are_noted_where_they_are_drawn_from(rank):

@@ -164,7 +164,8 @@ def _begun_alike(one: list[Batch], other: list[Batch], is_each_judged: bool) -> 
     alike = [name for name in sorted(used) if begun.get(name, name) == theirs_begun.get(name)]
     if len(alike) == len(used):
         return alike
-    if not is_each_judged:
+    # One that is seeded by index and epoch is alike where the same samples are asked for.
+    if not is_each_judged or ours.indices == theirs.indices:
         return []
     states = {name: {batch.random.get(name) for batch in one} for name in alike}
     return [
@@ -271,7 +272,8 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
         return undecided(f"{read} of a rank came in the time", LONGER)
 
     anything_read = any(epoch.batches for epoch in epochs)
-    read_to_the_end = anything_read and dataset.all_drawn and all(epoch.ended for epoch in epochs)
+    all_ended = all(epoch.ended and not epoch.left for epoch in epochs)
+    read_to_the_end = anything_read and dataset.all_drawn and all_ended
     lost = shared.lost() if read_to_the_end else Counter()
     # Less than one step may be dropped (drop_last), to give all ranks full batches.
     if lost.total() >= shared.one_step:

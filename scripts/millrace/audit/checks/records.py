@@ -29,6 +29,7 @@ class Epoch(NamedTuple):
     batches: list[Batch]
     ended: bool  # False: only its beginning was read
     length: int | None  # of the loader, as it says
+    left: bool = False  # it ended before the DataLoader behind it did
 
 
 types_of = cache(get_type_hints)

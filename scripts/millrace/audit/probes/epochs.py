@@ -49,7 +49,8 @@ Notes = list[list[Seen]]  # of the batches of each epoch
 
 
 def epochs(target: Target, rank: Rank) -> list[Seen]:
-    """Notes of each epoch of the loader alone, and `ended` (False: only its beginning was read).
+    """Notes of each epoch of the loader alone, `ended` (False: only its beginning was read), and
+    `left` (True: the DataLoader behind it had not ended).
     None follows one after which there was no time for persistent workers."""
     options = target.options
     loader = target.loader()
@@ -63,7 +64,8 @@ def epochs(target: Target, rank: Rank) -> list[Seen]:
         # A sampler knows what it gives before an epoch, or only as it begins.
         if promised != len(batches):
             promised = length(loader)
-        seen.append({"batches": batches, "ended": tap.ended[epoch], "length": promised})
+        ends = {"ended": tap.ended[epoch], "left": tap.is_left()}
+        seen.append({"batches": batches, "length": promised, **ends})
         if not rank.all_agree(not tap.lost_workers):
             break
     tap.close()

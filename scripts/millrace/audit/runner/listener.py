@@ -60,12 +60,14 @@ class Listener:
         self.restored: Any = None  # an iterator that the next epoch goes on with
         self.ended: list[bool] = []  # of each epoch: False if it was left before its end
         self.lost_workers = False  # persistent ones were ended between epochs
+        self.spent = False  # the DataLoader came to the end of its epoch
 
     def epoch(self, share: float = 1.0) -> Iterator[Any]:
         """The user's batches, untouched; at most `max_batches`, and for this share of the time
         left."""
         self.drawn.clear()
         self.made.clear()
+        self.spent = False
         notes: list[Seen] = []
         self._notes.append(notes)
         self.ended.append(False)
@@ -104,6 +106,13 @@ class Listener:
         """Read one epoch."""
         for _ in self.epoch(share):
             pass
+
+    def is_left(self) -> bool:
+        """Whether the epoch ended before that of the DataLoader: a wrapper counts steps."""
+        if self.core is None or self.spent:
+            return False
+        batches = length(self.core)
+        return batches is None or len(self.made) < batches
 
     def notes(self, epoch: int) -> list[Seen]:
         """How the batches of an epoch (0: the first that was read) came about, in order."""
@@ -176,14 +185,21 @@ class Listener:
         self.core = _copy(loader, changes)
         self.original = loader
         kind = type(loader)
-        taken = self._taken
 
         def get_iterator(core: DataLoader) -> Any:
             iterator = kind._get_iterator(core)
             own = type(iterator)
+
+            def next_data(iterator: Any) -> Any:
+                try:
+                    return self._taken(own._next_data(iterator))
+                except StopIteration:
+                    self.spent = True
+                    raise
+
             # By its class: an iterator that refers to itself would live on, and with it its
             # workers.
-            methods = {"_next_data": lambda self: taken(own._next_data(self))}
+            methods = {"_next_data": next_data}
             iterator.__class__ = type(own.__name__, (own,), methods)
             return iterator
 
