@@ -479,7 +479,7 @@ AUDIO = [1, 9, 9, 2]
         ),
         # Where only places of images are masked, it may be meant; of audio it is a known bug.
         (
-            [row([1, 11, 12, 13, 8, last, 2], "xxxx.xx") for last in (20, 30)],
+            [row([1, 11, 12, 13, 6, 8, 8, 7, last, 2], "xxxx....xx") for last in (20, 30)],
             0,
             "not decidable",
             "12 tokens trained on in 2 rows",

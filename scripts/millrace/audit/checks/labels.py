@@ -76,15 +76,16 @@ class Row(NamedTuple):
         return _tokens(self.ids, self.trained) or []
 
     def is_masked_inside(self, images: set[int]) -> bool:
-        """Whether places between the first and the last that are trained on are masked, beside
-        those of `images` and of the token that begins a text: where texts are packed, none is
-        predicted."""
+        """Whether places between the first and the last that are trained on are masked, other than
+        by `images`, the tokens at their edges, and the one that begins a text: where texts are
+        packed, none is predicted."""
         trained = self.trained
         if not trained:
             return False
         inside = [at for at in self.places if min(trained) < at < max(trained)]
-        masked = {self.ids[at] for at in inside if at not in trained}
-        return bool(masked - images - {self.tokens[0]})
+        masked = [at for at in inside if at not in trained]
+        texts = {self.ids[at] for at in masked if images.isdisjoint(self.ids[at - 1 : at + 2])}
+        return bool(texts - {self.tokens[0]})
 
     def marked(self, places: set[int]) -> list[list[Any]]:
         return [[self.number, at] for at in sorted(places)]
