@@ -1,4 +1,5 @@
-"""Which files the rules of the audit lane ask for."""
+"""Which files the rules of the audit lane ask for, with which flags a run's loader is audited, and
+which code makes it be audited again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files the rules of the image lane ask for."""
+"""Which files the rules of the image lane ask for, and how many threads a run has."""
 
 from __future__ import annotations
 

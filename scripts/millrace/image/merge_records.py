@@ -1,4 +1,5 @@
-"""Write the index of a split's record files: lengths, classes, rejects and ledger.
+"""Write the index of a split's record files: lengths, classes, rejects and ledger; delete what a
+split of another name, or partitions that are gone, have left.
 
 Where images were rejected, the few files whose lengths would differ by more than one are written
 again.

@@ -1,4 +1,5 @@
-"""The image lane's sources: an image folder. Imported by every parse, so nothing heavy."""
+"""The image lane's sources: where the image folder is, and which record files form a partition.
+Imported by every parse, so nothing heavy."""
 
 from __future__ import annotations
 

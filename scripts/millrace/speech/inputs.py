@@ -1,4 +1,5 @@
-"""Which files the rules of the speech lane ask for."""
+"""Which files the rules of the speech lane ask for, and what is wrong between keys of its
+config."""
 
 from __future__ import annotations
 

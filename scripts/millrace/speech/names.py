@@ -1,4 +1,5 @@
-"""The names of countries, partitions, shards and their members as they stand in paths."""
+"""The names of countries, partitions, shards and their members as they stand in paths: what is
+quoted or cut, how many shards a partition has, which audio formats there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""DP4 to DP9, DP15 and stale: what a loader promises, and files that are gone."""
+"""DP4 to DP9, DP15 and stale, judged: ragged samples, pinning, start methods, lengths, a batch of
+one, growing memory, room for batches, and files that are gone."""
 
 from __future__ import annotations
 

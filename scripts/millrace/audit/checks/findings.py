@@ -1,4 +1,5 @@
-"""Findings, and the checks that make them of what the probes saw."""
+"""Findings and their verdicts, the checks that make them of what the probes saw, and what is said
+where a probe or a check failed itself."""
 
 from __future__ import annotations
 

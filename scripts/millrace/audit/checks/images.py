@@ -1,4 +1,5 @@
-"""Images, transforms and colours, as the probes of values and of colours saw them."""
+"""What the probes of values and of colours saw of images, transforms and colours, as the records
+that checks ask for."""
 
 from __future__ import annotations
 

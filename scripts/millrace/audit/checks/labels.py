@@ -1,4 +1,5 @@
-"""labels: what the labels of token rows leave to train on."""
+"""labels, judged: whether a prompt, padding or placeholders are trained on, and the ends of texts
+are not."""
 
 from __future__ import annotations
 

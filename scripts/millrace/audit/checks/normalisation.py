@@ -1,4 +1,5 @@
-"""DP10 and DP11: constants of normalisation, ranges, and the order of colours."""
+"""DP10 and DP11, judged: constants of normalisation that are of other weights or of the wrong
+split, ranges, and the order of colours."""
 
 from __future__ import annotations
 

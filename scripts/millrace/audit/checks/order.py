@@ -1,4 +1,5 @@
-"""DP14 and end: the order of epochs, and how a loader ends."""
+"""DP14 and end, judged: the order of epochs and who must tell it, arguments that torch refuses
+together, and a loader that hangs, raises, dies or never ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DP1 to DP3 and edges: randomness that repeats, samples that come twice or never or are
+"""DP1 to DP3 and edges, judged: randomness that repeats, samples that come twice or never or are
 dropped, ranks of unequal steps."""
 
 from __future__ import annotations

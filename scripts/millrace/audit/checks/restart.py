@@ -1,5 +1,5 @@
-"""resume: what a loader goes on with after a restart, in mid-epoch and from the state of an epoch
-that has ended."""
+"""resume, judged: what a loader goes on with after a restart, in mid-epoch and from the state of an
+epoch that has ended."""
 
 from __future__ import annotations
 

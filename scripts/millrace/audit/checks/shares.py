@@ -1,4 +1,5 @@
-"""Which worker of which rank gave which sample: the first epoch of all ranks, counted."""
+"""Which worker of which rank gave which sample: the first epoch of all ranks, counted; by what a
+sample is known again, and which repeats only fill the last step."""
 
 from __future__ import annotations
 

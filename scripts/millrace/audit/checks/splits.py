@@ -1,4 +1,5 @@
-"""splits: samples that training and evaluation share."""
+"""splits, judged: which samples that training and evaluation share are proof, and which may be
+equal by chance."""
 
 from __future__ import annotations
 

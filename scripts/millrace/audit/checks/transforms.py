@@ -1,4 +1,5 @@
-"""DP12 and DP13: scaling of images, and the order of transforms."""
+"""DP12 and DP13, judged: images that are scaled twice or not at all, and transforms that do not fit
+their place in the order."""
 
 from __future__ import annotations
 

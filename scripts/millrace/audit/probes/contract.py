@@ -1,5 +1,5 @@
-"""What a loader promises: samples that collate, pinning, lengths, paths, and room for its
-batches."""
+"""Tries what a loader promises, without workers: samples that collate, pinning, what lies beyond
+its length, listed files that are missing, and the room for its batches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Epochs: as the loader gives them, told by set_epoch, in the user's loop, of a few samples, and
-without workers."""
+without workers; which fields are the same whenever they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the first batches contain, and what every transform of the data set took and gave."""
+"""What the first batches contain (which fields are pictures, which look normalised), and what every
+transform of the data set took and gave."""
 
 from __future__ import annotations
 

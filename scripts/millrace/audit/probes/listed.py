@@ -1,4 +1,5 @@
-"""Files that a data set lists in its attributes."""
+"""Files that a data set lists in its attributes: what looks like a path, and below which folders it
+is looked for."""
 
 from __future__ import annotations
 

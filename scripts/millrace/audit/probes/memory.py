@@ -1,4 +1,5 @@
-"""Memory of a worker as it reads samples that are new to it."""
+"""Memory of a worker as it reads samples that are new to it, and whether the source of the data set
+speaks of a bound of its cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the model of --model does with a batch of one."""
+"""What the model of --model does with a batch of one: how it is called, and where that batch is
+from."""
 
 from __future__ import annotations
 

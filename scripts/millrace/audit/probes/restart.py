@@ -1,4 +1,5 @@
-"""A loader restored in the middle of an epoch, and from the state of one that has ended."""
+"""A loader restored in the middle of an epoch, and from the state of one that has ended, in the way
+of the library that keeps its state."""
 
 from __future__ import annotations
 

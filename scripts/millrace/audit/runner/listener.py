@@ -1,5 +1,5 @@
-"""Reads a loader's batches and notes how they came about: worker, indices, contents and random
-states."""
+"""Reads a loader's batches, with so many workers at most, and notes how they came about: worker,
+indices, contents and random states."""
 
 from __future__ import annotations
 

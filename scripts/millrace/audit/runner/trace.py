@@ -1,4 +1,5 @@
-"""Exceptions and stacks of the user's code, as JSON."""
+"""Exceptions and stacks of the user's code, as JSON: which frame is the user's, and none of torch,
+Python or the audit."""
 
 from __future__ import annotations
 

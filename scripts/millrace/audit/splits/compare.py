@@ -1,4 +1,5 @@
-"""The splits of somebody's data, compared with each other."""
+"""The splits of somebody's data, compared: train with all that are held out, and these with each
+other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is compared of a sample: its bytes, the fingerprint of its sound, its picture."""
+"""A sample read and decoded to what is compared of it: its bytes, the fingerprint of its sound, its
+picture; which formats these are, and how much is decoded."""
 
 from __future__ import annotations
 

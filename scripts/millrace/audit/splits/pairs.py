@@ -1,4 +1,5 @@
-"""Pairs of samples in two splits that are the same, or of the same recording."""
+"""When samples of two splits are a pair: by bytes, sound, picture, transcript and duration, or
+recording id; with offset and confidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A sample of a split: where its bytes lie, and what is said about it."""
+"""A sample of a split: where its bytes lie, which endings are sound or pictures, and how others
+call its text, duration and recording."""
 
 from __future__ import annotations
 

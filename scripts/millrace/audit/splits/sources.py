@@ -1,4 +1,5 @@
-"""Samples of a split, out of what people keep them in: folders, webdataset tars, tables."""
+"""Samples of a split, out of what people keep them in: folders, webdataset tars, tables; which
+files and columns are read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The producer's work: make the epochs that the trainer wants next, remove those that nobody
-needs."""
+"""The producer's work: make the epochs that the trainer wants next, in the memory there is, remove
+those that nobody needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The sentry: pointers between trainer and producer in a folder that both see.
+"""The sentry: the files by which trainer and producer tell each other what is wanted and what is
+made, and how long one waits without a sign of life.
 
 Slow counts the epochs that are trained, so it is also the epoch in work; fast is the newest epoch
 that lies whole on disk; top counts the epochs that are wanted. The trainer writes slow and top, the

@@ -1,5 +1,5 @@
-"""The conversion of one split of an image folder: which images become which record files, and where
-both lie."""
+"""The conversion of one split of an image folder in one value: its plans, its settings, its
+folders; it decides nothing."""
 
 from __future__ import annotations
 

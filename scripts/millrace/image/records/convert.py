@@ -1,5 +1,5 @@
-"""Conversion of an image folder: record files, of which finished ones are kept, and then the
-index."""
+"""Conversion of an image folder: which finished record files are kept, which are written again,
+what becomes of leaks, how many images may be rejected; then the index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which image becomes which record: ids, and their dealing to files. Imported by every parse."""
+"""Which image becomes which record: ids, their dealing to files, and what fills the gaps of
+rejected ones. Imported by every parse."""
 
 from __future__ import annotations
 

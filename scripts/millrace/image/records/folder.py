@@ -1,5 +1,5 @@
-"""An image folder: its classes and images in ImageFolder's order. Imported by every parse: nothing
-heavy."""
+"""An image folder in ImageFolder's order: which files are images and of which class (also of a flat
+val), and which folders are refused. Imported by every parse: nothing heavy."""
 
 from __future__ import annotations
 

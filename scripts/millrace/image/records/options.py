@@ -1,4 +1,5 @@
-"""What an image folder is converted into: flags of create_records, keys of the config."""
+"""What an image folder is converted into: numbers of files, sizes in pixels, the limits; flags of
+create_records, keys of the config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Images as ImageFolder reads them, resized and cropped as torchvision does."""
+"""Encoded images as pixels: which formats are read as ImageFolder does, what is damaged or odd, and
+how they are resized and cropped as torchvision does."""
 
 from __future__ import annotations
 

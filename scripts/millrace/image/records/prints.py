@@ -1,4 +1,5 @@
-"""What is known of the pictures of a record file: by it copies in other splits are found.
+"""Prints beside each record file: digests and perceptual hashes of its pictures, by which copies in
+other splits are found, and a folder is known as a converted one.
 
 Beside each record file lies `<name>.prints.json`: of every usable image its path, a digest of its
 bytes, and the perceptual hash of its picture.

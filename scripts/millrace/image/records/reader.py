@@ -1,4 +1,5 @@
-"""Contiguous slices of records, out of few open files per process."""
+"""Contiguous slices of records, out of few open files per process; which files are refused, as they
+are not what the index says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One record file (HDF5): images of a fixed size, with labels and ids, written whole.
+"""One record file (HDF5): images of a fixed size, with labels and ids, written whole; which layouts
+of other programs are read.
 
 Written are `images` uint8 (N, H, W, 3), contiguous, `labels` and `ids` (N), and `facts`, JSON. Read
 are also the original's `images`, in any chunking.

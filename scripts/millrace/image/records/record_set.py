@@ -1,5 +1,5 @@
-"""A set of record files (a split, or a produced epoch), and its index `records.json`, written
-last."""
+"""A set of record files (a split, or a produced epoch), and its index `records.json`, written last:
+whether it is whole, and whether train and val have the same classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Batches of an epoch's records, read in contiguous blocks and cropped where this runs."""
+"""Batches of an epoch's records: read in contiguous blocks and cropped where this runs, then
+normalised on the device by the mean and deviation of each colour."""
 
 from __future__ import annotations
 

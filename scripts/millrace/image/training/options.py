@@ -1,4 +1,5 @@
-"""The choices of an image run, named and spelled as PyTorch's ImageNet example has them."""
+"""The flags of an image run with their defaults, as PyTorch's ImageNet example has them, and those
+of the example that are refused."""
 
 from __future__ import annotations
 

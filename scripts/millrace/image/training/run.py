@@ -1,5 +1,5 @@
-"""A training run in its folder: where it begins, its side of the sentry, the producer as its
-child."""
+"""A training run in its folder: which flags may change before it goes on, its side of the sentry,
+the producer as its child."""
 
 from __future__ import annotations
 

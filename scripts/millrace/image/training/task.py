@@ -1,5 +1,5 @@
 """Image classification as a task of the training loop: epochs as the producer makes them, SGD,
-accuracies."""
+accuracies; how the ranks of a machine share its batch size and workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Features of many recordings in HDF5 chunks, with what the JSONL says of each."""
+"""Features of many recordings in HDF5 chunks: which files of a folder are recordings, which chunks
+stay as they are, and what the JSONL says of each."""
 
 from __future__ import annotations
 

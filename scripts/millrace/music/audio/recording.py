@@ -1,5 +1,5 @@
-"""The CQT of a recording: decoded to mono at 16 kHz, then linear magnitudes of 84 bins, 50 times a
-second."""
+"""The CQT of a recording: decoded to mono at 16 kHz and refused if it is damaged, cut or too short;
+then linear magnitudes of 84 bins, 50 times a second."""
 
 from __future__ import annotations
 

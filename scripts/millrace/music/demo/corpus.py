@@ -1,5 +1,5 @@
-"""The demo corpus on disk: tunes rendered with several soundfonts, tempi and keys, an index written
-last."""
+"""The demo corpus on disk: tunes rendered with several soundfonts, tempi and keys, their splits and
+how each is stored, an index written last."""
 
 from __future__ import annotations
 

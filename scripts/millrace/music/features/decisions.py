@@ -1,4 +1,5 @@
-"""What stored values are: their type, the axis of time, the hop, and whether a model can take them.
+"""What stored values are, in HDF5 and .mm files alike: their type, the axis of time, the hop, and
+whether a model can take them.
 
 HDF5 files and .mm files are decided here alike, by what the file, its sidecar, the JSONL or the
 config state. What nothing states is refused.

@@ -1,4 +1,5 @@
-"""Features in HDF5 files: which data sets are tracks, and where their values lie."""
+"""Features in HDF5 files: which data sets are tracks, which are passed over or refused, and where
+their values lie."""
 
 from __future__ import annotations
 

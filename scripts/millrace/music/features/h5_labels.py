@@ -1,5 +1,5 @@
-"""What attributes, names and neighbours say of a data set in an HDF5 file: whose it is, and its
-hop."""
+"""What attributes, names and neighbours say of a data set in an HDF5 file: whose it is, how a long
+array is cut into tracks, and its hop."""
 
 from __future__ import annotations
 

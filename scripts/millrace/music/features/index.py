@@ -1,4 +1,5 @@
-"""The index of all features: one file that is mapped, not loaded, and finds a track by its id.
+"""The index of all features: which of several tracks of one id it takes; one file that is mapped,
+not loaded, and finds a track by its id.
 
 The file: MAGIC, then arrays as in .npy files: a record of every id, the sorted ids, files, chunk
 addresses, JSON facts.

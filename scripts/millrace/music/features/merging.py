@@ -1,4 +1,5 @@
-"""All partitions become one index, with the ledger of all tracks and the coverage of the splits."""
+"""All partitions become one index, with the ledger of all tracks, what is missing and the coverage
+of the splits; hops of the JSONL reach every track."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The JSONL of a Discogs-VI data set: video ids, and pointers to their features if it has any."""
+"""The JSONL of a Discogs-VI data set: under which names it states video ids, hops and pointers to
+features, and which of its lines are wrong."""
 
 from __future__ import annotations
 

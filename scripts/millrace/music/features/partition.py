@@ -1,5 +1,5 @@
-"""A partition of features: HDF5 files and folders of .mm files, read track by track into one
-table."""
+"""A partition of features: HDF5 files and folders of .mm files, read track by track into one table;
+which ids are none, and the ledger."""
 
 from __future__ import annotations
 

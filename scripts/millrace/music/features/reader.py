@@ -1,5 +1,5 @@
 """Windows of tracks by number: out of mapped bytes where the layout allows it, through h5py where
-not."""
+not; a file that has changed since it was indexed is refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which files lie where: features below their roots, what pointers of the JSONL mean, files of
-splits."""
+"""Which files lie where: features below their roots, what pointers of the JSONL mean on this
+machine, how files of splits may be called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Splits of cliques, and how much of each has features: counts, hours, what is missing."""
+"""Splits of cliques: how much of each has features (counts, hours, what is missing), and which
+cliques and recordings stand in two of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """One track's features in a file: where its values lie, how they are stored, where each fact is
-from."""
+from; and the contract: the bins, hop and pooling of the model."""
 
 from __future__ import annotations
 

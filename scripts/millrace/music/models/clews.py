@@ -1,4 +1,5 @@
-"""CLEWS (Serrà et al. 2025): an embedding for every shingle of a track.
+"""CLEWS (Serrà et al. 2025): the layers of the network, its noise and pooling, and an embedding for
+every shingle of a track.
 
 Attributes are named as in sony/clews, so that the parameters have the names of published
 checkpoints.

@@ -1,4 +1,5 @@
-"""The sizes of CLEWS, the `model` section of its configuration files, and how these are read."""
+"""The sizes of CLEWS (the `model` section), and how configuration files are read: YAML as OmegaConf
+has it, types and ranges of values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The plan of an epoch: a recording is an anchor once, in blocks that are the same for all
-ranks."""
+"""The plan of an epoch: a recording is an anchor once, in blocks of two cliques at least that are
+the same for all ranks; which anchors are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Windows of tracks as the model takes them: averaged to its frames, cut into shingles."""
+"""Windows of tracks as the model takes them: averaged to its frames, repeated if they are too
+short, cut into shingles."""
 
 from __future__ import annotations
 

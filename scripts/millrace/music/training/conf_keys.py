@@ -1,5 +1,5 @@
 """The keys of a training configuration and of an evaluation's command line: a line each, with its
-meaning."""
+default, its range and its meaning."""
 
 from __future__ import annotations
 

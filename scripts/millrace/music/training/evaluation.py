@@ -1,5 +1,5 @@
-"""Features of a configuration, and figures of held-out ones: each track is embedded once, on one
-rank, and looked for by all others."""
+"""Held-out tracks embedded, each once, on one rank, and looked for by all others; unreadable ones
+are left out, and an index for another model is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the steps call: training in the run's folder, and the evaluation of a checkpoint."""
+"""Training in the run's folder and the evaluation of a checkpoint, as steps call them: which keys
+may change in a run, and whether ranks and GPUs are those configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Version matching as a task of the training loop: plans, batches, model, loss, validation."""
+"""Version matching as a task of the training loop: model, loss, validation; when the learning rate
+falls and the run ends, and which checkpoints are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Recordings in, segments out: what a recording is, and its spans as int16 mono.
+"""Recordings in, segments out: which reader takes a file, which samples a span is, and when it lies
+outside of the recording or in damage.
 
 PCM goes through libsndfile, all else through FFmpeg's libraries inside PyAV (no program called
 ffmpeg is needed). A file's content decides, never its name. FLAC too is decoded from its beginning

@@ -1,5 +1,5 @@
-"""Segments as the bytes of a file: with the same libraries, the same samples give the same
-bytes."""
+"""Segments as the bytes of a file: bit rates, compression and sampling rates by format; with the
+same libraries, the same samples give the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Facts of a recording that FFmpeg reads: codec, rate, and how long its timeline really is."""
+"""Facts of a recording that FFmpeg reads: how long its timeline really is, when the length that it
+states is trusted, and what is warned of."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Packets before they are decoded, and the frames that they decode to until these become a
-block."""
+"""Packets before they are decoded: which time stamps are corrected, what is a tag and no audio; and
+the frames that they decode to until these become a block."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""PCM recordings (WAV, RF64, W64, AIFF, CAF) through libsndfile: any span in one seek and one
-read."""
+"""PCM recordings (WAV, RF64, W64, AIFF, CAF) through libsndfile: any span in one seek and one read;
+which are refused, and when sizes or values are wrong."""
 
 from __future__ import annotations
 

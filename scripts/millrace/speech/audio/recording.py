@@ -1,5 +1,5 @@
-"""A recording as a file: what it is by its content, what can be wrong with it, and samples as int16
-mono."""
+"""A recording as a file: why it may give no audio, and what to do then; how its channels become
+mono, int16, and of another rate."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Everything but PCM (Opus, AAC, MP3, FLAC, Vorbis, the audio of a video, ...) through FFmpeg's
-libraries.
+libraries: which formats are refused, which stream is taken, what is decoded behind damage.
 
 Frames are decoded in order and placed on a `Timeline`. A Matroska or Ogg file ends where its
 structure is broken (see `damage.breaks`).

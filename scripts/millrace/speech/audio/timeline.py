@@ -1,4 +1,5 @@
-"""The timeline of a recording: where its decoded frames belong, and from where on that is unknown.
+"""The timeline of a recording: where its decoded frames belong, which gaps are pauses and which are
+damage, and from where on that is unknown.
 
 The timeline is the decoded samples, one after the other, from the first one that the encoder was
 given: encoder delay, Opus pre-skip and edit lists are taken off as FFmpeg does. If the file's time

@@ -1,5 +1,5 @@
-"""Alignment files: one JSON per transcript of a recording, in the two spellings found in the
-wild."""
+"""Alignment files: one JSON per transcript of a recording, in the two spellings found in the wild;
+which are refused, which ids and hours they state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A country's folder on disk: its recordings, and the files that cannot be used."""
+"""A country's folder on disk: which files are alignment files and make up its recordings, and why
+others cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Splits that were drawn elsewhere: a published or former <country>_splits.csv."""
+"""Splits that were drawn elsewhere: a published or former <country>_splits.csv, the words that it
+may use, and lines that contradict each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Finding a recording's audio on this machine from what an alignment file calls it on another."""
+"""Finding a recording's audio on this machine from what an alignment file calls it on another: in
+which folders, by which names, and which of several is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which split a recording belongs to: decided once, by hours, and never changed."""
+"""Which split, and which subset of train, a recording belongs to: decided once, by hours, and never
+changed."""
 
 from __future__ import annotations
 

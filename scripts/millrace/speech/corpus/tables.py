@@ -1,4 +1,5 @@
-"""What the files of each country say, kept between parses: read again only if a file has changed.
+"""What the files of each country say, kept between parses: read again only if a file has changed,
+and by how many processes.
 
 Of every country a table lies in `index/`: `countries/<country>.jsonl`, a line each with the head
 and the recordings; and `alignments/<country>.json`, the facts of its alignment

@@ -1,4 +1,5 @@
-"""A country's manifest without the workflow, as the CSVs that the original script made."""
+"""Makes a country's manifest without the workflow: reads the corpus and writes the CSVs that the
+original script made; what is there is not written over."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A country's manifest as the CSVs of the original scripts: `<country>_manifest.csv`,
-`<country>_splits.csv`.
+"""A country's manifest CSV, from which shards are cut without the workflow: checked, its rows or
+those of a few recordings chosen, its statuses written back.
 
 The manifest's statuses say what is in shards; they are brought up to date in the file itself.
 """

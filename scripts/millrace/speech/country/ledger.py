@@ -1,4 +1,5 @@
-"""The balance of a country: every segment found is in a shard, or rejected with a reason."""
+"""The balance of a country: every segment found is in a shard, or rejected with a reason, and not
+too many are in error."""
 
 from __future__ import annotations
 

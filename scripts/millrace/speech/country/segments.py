@@ -1,4 +1,5 @@
-"""The segments of a country's shards, over all of its partitions."""
+"""The shards of a country over all of its partitions: copies leave them or come back, and each
+split lists its tars."""
 
 from __future__ import annotations
 

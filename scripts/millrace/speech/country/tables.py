@@ -1,4 +1,5 @@
-"""A country's tables: manifest, splits and rejects as CSV, and the index."""
+"""A country's tables: columns and cells of manifest, splits and rejects as CSV, and the index; and
+what the files of its partitions hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Short spoken prompts with their texts, from which the demo recordings are assembled."""
+"""Short spoken prompts with their texts, of which the demo recordings are assembled: which are
+speech with a sure text, and which say the same."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Recordings assembled of prompts, with exact alignments: the demo corpus, where the truth is
-known."""
+"""Recordings assembled of prompts, with exact alignments: how long they and their utterances are,
+and which errors a recogniser made in them."""
 
 from __future__ import annotations
 

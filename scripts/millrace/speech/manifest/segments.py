@@ -1,4 +1,5 @@
-"""Segments as alignment files hold them, turned into manifest rows or counted rejects."""
+"""Segments as alignment files hold them: checked, turned into manifest rows with a key or counted
+rejects; which of two with one key stays."""
 
 from __future__ import annotations
 

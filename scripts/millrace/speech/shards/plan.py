@@ -1,4 +1,5 @@
-"""Which segments are written, and in which order: a function of the manifest part and the options.
+"""Which segments are written, in which order, and when a shard is full: a function of the manifest
+part and the options.
 
 A shard is closed when the next segment might not fit: by its real bytes so far, and by an upper
 bound of the next segment's, known before it is decoded. All but the last are nearly full; none
