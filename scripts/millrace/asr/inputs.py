@@ -1,4 +1,5 @@
-"""Which files the rules of the ASR lane ask for."""
+"""What the rules of the ASR lane ask for: files and flags, memory and GPUs of jobs, pinned runs
+that are kept, and the short runs behind the throughput report."""
 
 from __future__ import annotations
 

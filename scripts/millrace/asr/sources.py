@@ -1,5 +1,5 @@
-"""The ASR lane's sources: the tars that manifests name. Imported by every parse, so nothing
-heavy."""
+"""The tars that manifests name, in partitions: when a manifest or a tar counts as changed, and what
+is said of missing ones. Imported by every parse, so nothing heavy."""
 
 from __future__ import annotations
 

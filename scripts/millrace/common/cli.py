@@ -1,5 +1,5 @@
-"""What every step's command line has in common: parser, log, progress, and errors a person can
-read."""
+"""What every step's command line has in common: parser, log, progress, exit codes, and which errors
+of the system become one line with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Character and word error rates, as jiwer counts them."""
+"""Character and word error rates, as jiwer counts them: how texts are written before (case,
+punctuation), and what an empty reference counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The error a person reads: what is wrong, in which file and row, and what to do about it."""
+"""The error a person reads: what is wrong, in which file and row, and what to do about it; which
+characters a terminal never gets; damaged files of our own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""JSON and JSON lines as people really write them: BOMs, NaN literals, cut files."""
+"""JSON and JSON lines as people really write them: what is repaired (BOM, NaN, tabs in texts), and
+which lines are cut, too long or in another encoding."""
 
 from __future__ import annotations
 

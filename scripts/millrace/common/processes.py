@@ -1,5 +1,5 @@
-"""Processes: what training sets for its own, this host's as /proc shows them, loaders' killed
-workers."""
+"""The environment of training processes (threads, NCCL, CUDA), which processes of this host live,
+and what people are told of a loader's worker that was killed."""
 
 from __future__ import annotations
 

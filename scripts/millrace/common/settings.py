@@ -1,5 +1,5 @@
-"""Settings as dataclass fields that say what they mean and take: flags, checks and schema come from
-them."""
+"""Settings as dataclass fields that say what they mean and take: flags (with underscores too where
+the original scripts have them), checks and schema come from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Batches of samples out of tars, read and decoded where this runs."""
+"""Batches of samples out of any tars, read where this runs: what becomes of a sample that cannot be
+read, or on which the user's `decode` fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The index of a tar: where its members lie. It is made on first use and kept beside the tar."""
+"""Which tars paths and patterns name (no URLs, braces, or tar named twice), and their indices, made
+on first use and kept beside them; damaged tars are refused."""
 
 from __future__ import annotations
 

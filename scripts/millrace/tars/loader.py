@@ -1,4 +1,5 @@
-"""The loader of any tars: opens indices, groups samples, plans epochs."""
+"""`open_tars`, the loader of any tars: what bounds a batch, what a sample costs, which keys and
+fields are taken, and when no workers are started."""
 
 from __future__ import annotations
 

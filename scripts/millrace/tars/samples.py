@@ -1,4 +1,5 @@
-"""The samples of tars: members with one key, grouped as webdataset does, read by address."""
+"""The samples of tars: which members form one, by key and field as in webdataset, which are in
+none, and that an id may stand once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rows joined with the tar index on the hash of (tar, member), part by part: no index need fit in
-memory."""
+"""Where in its tar the member of a row lies, out of the tar indices: which of several members with
+one name is read, and which indices are refused or deleted."""
 
 from __future__ import annotations
 

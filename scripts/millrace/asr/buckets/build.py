@@ -1,5 +1,5 @@
-"""Bucket parquets out of manifests and tar indices: external, and shuffled by the samples'
-identity."""
+"""A bucket build from manifests to parquets: which rows are rejected, which of dev and test keeps a
+row of both, and when too many rows are in error."""
 
 from __future__ import annotations
 

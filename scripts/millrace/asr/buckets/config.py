@@ -1,5 +1,5 @@
-"""bucket_config.json, written and read: the buckets in the order that numbers the rows; other
-splits."""
+"""bucket_config.json, written and read: what it says of each bucket and split, in the order that
+numbers the rows, and where relative tar paths start."""
 
 from __future__ import annotations
 

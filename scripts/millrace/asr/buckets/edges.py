@@ -1,4 +1,5 @@
-"""Edges of duration buckets and the ids of buckets. The parse uses it."""
+"""Where duration buckets begin and end: the default edges, those that a config may give, the names
+of buckets, and which one a clip falls into."""
 
 from __future__ import annotations
 

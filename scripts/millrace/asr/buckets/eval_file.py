@@ -1,4 +1,5 @@
-"""Where the rows of an evaluation file lie: in a bucket folder, which alone knows their offsets."""
+"""Which split of which buckets an evaluation file of the user's means: its own folder's, or the one
+that was made of the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The order of rows inside a bucket: its key, a hash that the seed changes, and the sort by it."""
+"""The order of rows inside a bucket, by a hash that the seed changes; which of several rows of one
+member stays, and when such rows contradict each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The parquets of a bucket build: those of buckets and of other splits, and the table of tars."""
+"""The parquets that a bucket build writes (of buckets, of dev and test, the table of tars): their
+columns and row groups, and which old ones are removed."""
 
 from __future__ import annotations
 

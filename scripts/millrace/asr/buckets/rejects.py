@@ -1,4 +1,5 @@
-"""Rows that a bucket build leaves out: rejects.jsonl."""
+"""rejects.jsonl of a bucket build: what it says of each row that was left out, and in which
+order."""
 
 from __future__ import annotations
 

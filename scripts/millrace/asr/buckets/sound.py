@@ -1,4 +1,5 @@
-"""The sound of held-out rows, by which copies of it are found: cut, shifted, or encoded anew."""
+"""The sound of held-out rows, by which copies of it are found (cut, shifted, or encoded anew): how
+long a clip may be, and how many are compared at once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rows spilled to disk, parted by the leading bits of a 64-bit key: more rows than memory can be
-sorted."""
+"""Rows of a bucket build on disk, as memory cannot sort all of them: in how many parts, by the
+leading bits of a 64-bit key."""
 
 from __future__ import annotations
 

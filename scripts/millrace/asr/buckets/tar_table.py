@@ -1,4 +1,5 @@
-"""The tars of a bucket build: a number for each, and which of them can be used."""
+"""The tars of a bucket build: a number for each, which of them are missing, and which cannot be
+used, as no index of them is whole."""
 
 from __future__ import annotations
 

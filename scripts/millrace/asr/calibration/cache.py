@@ -1,4 +1,5 @@
-"""The calibration of one bucket as a file: made if its key is new, kept otherwise."""
+"""The calibration of one bucket as a file: what it depends on (device, model, precision, versions),
+and when an earlier one is kept."""
 
 from __future__ import annotations
 

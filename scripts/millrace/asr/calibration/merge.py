@@ -1,5 +1,5 @@
-"""calibrated_bs.json: batch sizes of all buckets, the memory model behind them, and the planner's
-budgets."""
+"""calibrated_bs.json: batch sizes of all buckets, also of empty ones, the memory model behind them,
+and the planner's budgets with the margin that they leave."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What to calibrate, as plain values, and the flags of it: steps name these without loading
-torch."""
+"""The choices of a calibration and their defaults: memory limit, first, smallest and largest batch,
+steps of a trial and of a soak. Steps name them without loading torch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Training steps as the loop takes them, their memory measured: the answers of trials, the
-verification."""
+"""What a trial trains on while its memory is measured: the worst batch again and again, or a soak
+of shuffled ones; and the verification of all buckets on all ranks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One trial of the batch-size calibration, in a process of its own: `ask` starts it, and it calls
-`main`.
+"""One trial of the batch-size calibration, in a process of its own: how it is started, and when its
+death means that memory has run out.
 
 A request (see `steps.answer`) and its answer are JSON on stdin and stdout; libraries print to
 stderr.

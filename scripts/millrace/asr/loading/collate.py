@@ -1,5 +1,5 @@
-"""Decode the members of a step into one padded tensor, ready to cross from a worker to the
-trainer."""
+"""The clips of a step, decoded into one padded tensor: which are left out, as they last longer or
+shorter than stated, and what a decoder of the user's may give."""
 
 from __future__ import annotations
 

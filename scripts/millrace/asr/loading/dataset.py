@@ -1,5 +1,5 @@
-"""The batches of a plan, whole and padded: rows by number, bytes by address, decoded where this
-runs."""
+"""The batches of a plan, read and decoded where this runs: when sound is on a wrong scale, how many
+bad samples are logged, how much shared memory a batch gets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Read members of tars by address: one positioned read each, few open files, lookahead for cold
-storage."""
+"""Read members of tars by address, ahead where storage is cold: how many reads are announced, and
+whether a tar has changed since it was indexed, or is a copy."""
 
 from __future__ import annotations
 

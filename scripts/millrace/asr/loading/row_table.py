@@ -1,5 +1,5 @@
-"""The rows of all bucket parquets as one file of fixed-width records: any row is one small
-positioned read.
+"""The rows of all bucket parquets as one file, any row by one small read: when it is made anew, and
+where tars are looked for that have moved.
 
 Nothing is loaded or mapped, so that the memory of a worker depends neither on the number of rows
 nor on that of tars, and all workers and ranks of a node share the page cache. (A mapped Arrow IPC

@@ -1,5 +1,5 @@
-"""Write the rows of bucket parquets as one file of fixed-width records, texts and tars (see
-row_table)."""
+"""The format of the file that row_table reads: fixed-width records, texts and tars, and which facts
+of the samples its digest covers."""
 
 from __future__ import annotations
 

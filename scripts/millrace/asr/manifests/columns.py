@@ -1,5 +1,5 @@
-"""The row schema of manifests: columns of any type as text and seconds, and the reason of every bad
-row."""
+"""What a row of a manifest must hold, in whatever file: plausible seconds, a text that can be seen,
+a member's name; and the reason of every bad row."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Kinds of manifest, and which files in a folder are train, dev and test; the workflow's parse runs
-it."""
+"""Kinds of manifest by the endings of files; which files in a folder are train, dev and test, also
+NeMo's, and whether numbered pieces are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""NeMo-style JSONL manifests: one JSON object a line, the tar named or numbered by a shard_id."""
+"""NeMo-style JSONL manifests, one JSON object a line: which tar a line means, by name or shard_id,
+and that lines for a part of a member are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Manifests of samples in tars as one row schema, whatever kind of file they are in."""
+"""Manifests of samples in tars as one row schema: other names of columns, which of them may be
+missing, how paths of tars are resolved, which file is of which split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Parquet manifests: any writer's column types, read in pieces of whole row groups."""
+"""Parquet manifests of any writer's column types, read in pieces of row groups: missing or repeated
+columns and rows that begin within a member are refused."""
 
 from __future__ import annotations
 

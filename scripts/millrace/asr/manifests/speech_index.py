@@ -1,4 +1,5 @@
-"""The speech lane's index.parquet: all splits in one file, with the offsets of their members."""
+"""The speech lane's index.parquet: all splits in one file, with the offsets of their members; which
+names of a split mean dev."""
 
 from __future__ import annotations
 

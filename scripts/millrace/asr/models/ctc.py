@@ -1,4 +1,5 @@
-"""A small recogniser: two strided convolutions, bidirectional GRUs, CTC over characters."""
+"""Our own small recogniser and its sizes: two strided convolutions, bidirectional GRUs, CTC over
+characters; log-mel normalised clip by clip."""
 
 from __future__ import annotations
 

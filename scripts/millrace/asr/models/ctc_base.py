@@ -1,4 +1,5 @@
-"""What CTC recognisers share: labels that fit, loss, greedy paths."""
+"""What CTC recognisers share: loss, greedy paths, and which clips are too short for their text, so
+that they take no part in the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The files of a saved model: config.json and model.safetensors, as transformers names them."""
+"""The folder of a saved model: config.json and weights as transformers names them, refused if it
+brings code; and which of its files tell a calibration from another."""
 
 from __future__ import annotations
 

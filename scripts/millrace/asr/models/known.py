@@ -1,5 +1,5 @@
-"""Models by name, and whether the config's exists; the workflow's parse runs it, so without
-torch."""
+"""Which models there are by name, how many parameters they have, and whether the config's exists;
+the workflow's parse runs it, so without torch."""
 
 from __future__ import annotations
 

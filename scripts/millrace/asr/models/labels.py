@@ -1,5 +1,5 @@
-"""What a model learns from a transcript: characters for CTC, token ids with masked prompts for
-decoders."""
+"""What a model learns from a transcript: characters for CTC (case, punctuation, how many at most),
+token ids with masked prompts for decoders."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The recognisers: a class and its names (random weights, made without a hub). Everything else is a
-folder.
+"""Make or load the model that a run names: one by its name, with random weights, or what a folder
+holds, by its `model_type`; which options are refused.
 
 A new model is a subclass of AsrModel in a file of its own, and a line in `known.MODELS`.
 """

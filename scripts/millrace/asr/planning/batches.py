@@ -1,4 +1,5 @@
-"""The batches of an epoch before they have steps: how they fill the last steps whole."""
+"""How the last steps of an epoch are filled, so that all ranks have a batch: the most expensive are
+split, or the cheapest is repeated as a filler."""
 
 from __future__ import annotations
 

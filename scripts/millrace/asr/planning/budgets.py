@@ -1,4 +1,5 @@
-"""What a batch of each bucket may hold: from calibration, or from one number of seconds for all."""
+"""What a batch of each bucket may hold: from calibration, or from one number of seconds for all; a
+calibration for another model or precision is refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The loader of a bucket folder with a plan for each epoch, for training code outside of
-Millrace."""
+"""`open_loader`: the loader of a bucket folder for training code outside of Millrace; which rank it
+serves, and how it goes on after a resume."""
 
 from __future__ import annotations
 

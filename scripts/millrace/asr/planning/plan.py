@@ -1,5 +1,5 @@
-"""The plan of an epoch as arrays: the rows of every rank's batch at every step. To resume is to
-index it."""
+"""The plan of an epoch as arrays: the rows of every rank's batch at every step, and its figures,
+such as padding. To resume is to index it."""
 
 from __future__ import annotations
 

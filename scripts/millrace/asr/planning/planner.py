@@ -1,5 +1,5 @@
-"""The batch plan of an epoch: a pure function of (seed, epoch, world size), the same on every
-machine."""
+"""Which batch comes at which step on which rank, and how the rest of an epoch is planned for other
+ranks: a pure function of (seed, epoch, world size)."""
 
 from __future__ import annotations
 

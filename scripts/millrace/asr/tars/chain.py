@@ -1,5 +1,5 @@
-"""Chains of tar headers: the walk from header to header, a page for each, and many such walks at
-once."""
+"""Chains of tar headers: the walk from header to header, how much it reads at a time, and how many
+such walks go at once, in how many threads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tar headers: one member's group of header blocks (GNU, PAX, USTAR, V7) as name, offset and
-size."""
+"""One tar header of any dialect (GNU, PAX, USTAR, V7) as name, kind, offset and size: which of its
+fields count, and what is damage."""
 
 from __future__ import annotations
 

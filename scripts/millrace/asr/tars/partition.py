@@ -1,5 +1,5 @@
 """A partition of tars: which tars it names, their scans with several threads, and the report of the
-scans."""
+scans, with the kinds of members that are rejected."""
 
 from __future__ import annotations
 

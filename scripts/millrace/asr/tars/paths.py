@@ -1,4 +1,5 @@
-"""Paths of tars: one spelling a file, and what to do about a tar that has changed."""
+"""Paths of tars that manifests name: which spelling counts of several that lead to one file; and
+what people are told to do about a tar that has changed."""
 
 from __future__ import annotations
 

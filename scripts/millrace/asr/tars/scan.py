@@ -1,5 +1,5 @@
-"""Where every member of a tar lies: a scan of its headers only, with several chains of headers at
-once."""
+"""A scan of a tar's headers: whether it is whole, damaged, cut, compressed or no tar, what is
+recovered behind damage, and which bytes a link has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The runs of the baseline and of Millrace, measured against each other."""
+"""The runs of the baseline and of Millrace, measured against each other: by which figures, and what
+they must share to be compared."""
 
 from __future__ import annotations
 

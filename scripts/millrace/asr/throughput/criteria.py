@@ -1,4 +1,4 @@
-"""What the pipeline has to reach, and whether it did."""
+"""What the pipeline has to reach (speed, GPU use, padding, loss), and whether it did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The loader to measure ours against: the baseline.
+"""The loader to measure ours against, the baseline: random batches of a fixed size, read through
+tarfile and decoded one by one.
 
 It gives random batches of a fixed size, as the original script does: every tar is scanned
 when first opened, members go through `extractfile`, and the collator decodes them one by one in the

@@ -1,4 +1,5 @@
-"""The Hugging Face Trainer on the batches of a loader."""
+"""The Hugging Face Trainer on the batches of a loader: how long its epochs are, how it resumes, and
+that fillers count nothing."""
 
 from __future__ import annotations
 

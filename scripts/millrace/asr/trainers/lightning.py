@@ -1,4 +1,5 @@
-"""Lightning's Trainer on the batches of a loader."""
+"""Lightning's Trainer on the batches of a loader: its checkpoints, the length of epochs, and
+fillers without a gradient."""
 
 from __future__ import annotations
 

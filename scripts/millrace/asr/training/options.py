@@ -1,5 +1,5 @@
-"""What an ASR run reads and how, as plain values, and their flags: steps name these without loading
-torch."""
+"""What an ASR run reads and how, with defaults: seconds of a batch, workers, open tars, rows that
+are evaluated; and the flags, which steps name without loading torch."""
 
 from __future__ import annotations
 

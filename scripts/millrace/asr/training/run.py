@@ -1,4 +1,5 @@
-"""A training run in its folder: trained, measured or profiled, and what it came to."""
+"""An ASR run in its folder: which settings may change while it goes on, what is trained, tested,
+measured or profiled, and which model a checkpoint gives back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ASR as a task of the training loop: rows, plans, batches, model, loss, error rates."""
+"""ASR as a task of the training loop: plans, batches, loss, evaluation of dev and test, the score
+of the best, and how many transcripts a vocabulary is made of."""
 
 from __future__ import annotations
 

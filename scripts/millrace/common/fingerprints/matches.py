@@ -1,4 +1,5 @@
-"""Which pieces of sound hold the same sound, by their fingerprints."""
+"""When two pieces hold the same sound, by their fingerprints: how many bits may differ, for how
+long, and how much of a piece must be shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the words of a fingerprint stand, for those who make them and those who compare them."""
+"""How far apart the words of a fingerprint of sound stand, and how long a moment each looks at."""
 
 # Words of sound that others are compared with stand this far apart.
 STEP_SECONDS = 0.008

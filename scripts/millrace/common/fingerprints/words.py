@@ -1,4 +1,5 @@
-"""The fingerprint of sound: a word of 32 bits for each short moment.
+"""How the fingerprint of sound is made: a word of 32 bits for each short moment, out of a
+telephone's frequencies; and what is silence.
 
 Source: Haitsma and Kalker, A Highly Robust Audio Fingerprinting System (ISMIR 2002). A bit says
 whether the difference of the energies of two neighbouring bands grows. Level, codec and sampling

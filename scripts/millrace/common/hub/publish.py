@@ -1,5 +1,5 @@
-"""Make a repository hold exactly what is to be published, in one step that readers see as a
-whole."""
+"""What a publication sends, keeps and deletes, so that a repository holds exactly that, and in how
+many commits; readers see it as a whole."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A repository of a Hub, as the client library sees it: checked names, its tree, errors people can
-act on."""
+"""A repository of a Hub, as the client library sees it: checked names and addresses, private or
+public, and errors people can act on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A small Hub of one's own on loopback: what `huggingface_hub` and `datasets` call, and nothing
-more.
+"""A small Hub of one's own on loopback: what `huggingface_hub` and `datasets` call, and which
+clients, tokens and requests it refuses.
 
     python -m millrace.common.hub.server results/speech/hub/server --port 8017
 

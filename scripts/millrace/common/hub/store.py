@@ -1,5 +1,5 @@
 """Repositories of the local Hub on disk: contents by SHA-256, the files of every commit, one
-branch.
+branch, and uploads that were abandoned.
 
 A reader follows `main` to a commit and from there to contents. All three are written beside their
 place and renamed, contents first and `main` last, so that a process killed at any moment leaves a

@@ -1,4 +1,5 @@
-"""Decode one audio member to mono float32; its bytes say which container it is, never its name.
+"""Decode one clip to mono float32, by its bytes, never its name: which sound is damaged, cut, far
+too loud or of an absurd rate, and which channels cancel each other.
 
 FLAC is decoded by dr_flac (miniaudio): equal to soundfile bit for bit, 1.7 times as fast, as it
 skips libFLAC's MD5 of the whole stream. It checks every frame's CRC-16. PCM16 WAV is read in place.

@@ -1,5 +1,5 @@
-"""Shared memory that is used again for every batch: a worker decodes into it, the trainer reads it
-in place.
+"""Shared memory that is used again for every batch: how a worker gets a free slot, the trainer
+reads it in place, and what is said if /dev/shm has no room.
 
 A fresh shared-memory segment per batch costs a page fault per 4 KiB on both sides, half as much as
 decoding. Slots are mapped once. The trainer's tensor holds a lease; a slot whose memory nobody

@@ -1,5 +1,5 @@
-"""A task's batches as the training loop takes them, for whoever looks at a loader without
-training."""
+"""The batches of a run as its training would get them, for the audit, which does not train; and its
+model without weights."""
 
 from __future__ import annotations
 

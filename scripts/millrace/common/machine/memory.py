@@ -1,5 +1,5 @@
-"""How much memory a training step takes at its peak, on a GPU and on the host, with a limit that
-ends it.
+"""How much memory a training step takes at its peak, on a GPU and on the host, a limit that ends
+it, and which errors mean that memory has run out.
 
 GB are 2**30 bytes everywhere, as torch and nvidia-smi count. A meter measures steps from `begin`
 on, when all else is set up; `peak` is in bytes, `facts` are in GB and ready for JSON.

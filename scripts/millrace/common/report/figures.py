@@ -1,5 +1,5 @@
-"""Figures people read: one style, colours that all eyes tell apart, and SVGs with the same bytes
-every time.
+"""Figures people read, as SVGs with the same bytes every time: colours that all eyes tell apart,
+bars, curves; and how hours, bytes and shares are written.
 
 Lengths are in inches from the figure's top left, so that a figure grows with what it shows and its
 type does not shrink. Text stays text: it can be searched, and scripts that matplotlib's font lacks

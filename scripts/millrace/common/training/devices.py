@@ -1,4 +1,5 @@
-"""Lightning Fabric for the ranks that torchrun has started, whatever else the environment says."""
+"""What a rank computes on, and in which precision: what `auto` means, TF32, fewer GPUs than ranks;
+and how ranks start and leave together, by Lightning Fabric."""
 
 from __future__ import annotations
 

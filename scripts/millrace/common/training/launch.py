@@ -1,5 +1,5 @@
-"""torchrun with what a cluster needs: stop signals reach the ranks and nobody cuts their saving
-short, and the exit code that asks for a requeue survives; ranks on several nodes of a Slurm job.
+"""torchrun for a cluster: the ranks get stop signals and time to save, the exit code for a requeue
+survives, the rank to blame is named, nodes of a Slurm job meet.
 
 `python -m millrace.common.training.launch [flags of torchrun] -m <step> [flags of the step]`. Plain
 torchrun works as well, but turns every code into 1, gives its ranks 30 s after SIGTERM, and dies of

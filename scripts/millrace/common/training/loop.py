@@ -1,5 +1,5 @@
-"""The training loop of all lanes: ranks, precision, accumulation, checkpoints, orderly stops,
-logs."""
+"""The training loop of all lanes: in which order a step goes, when it saves, evaluates, logs and
+stops, and what it takes up from a checkpoint."""
 
 from __future__ import annotations
 

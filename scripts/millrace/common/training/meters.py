@@ -1,4 +1,5 @@
-"""Meters of a run: where the time goes, and sums of what was trained on."""
+"""Meters of a run: which time counts for its speed and for which phase, and sums of what was
+trained on."""
 
 from __future__ import annotations
 

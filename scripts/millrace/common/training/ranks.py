@@ -1,5 +1,5 @@
-"""Ranks of a run: who we are (torchrun's environment), where ranks meet, and what they tell each
-other."""
+"""Ranks of a run: who we are (torchrun's environment), at which address and port ranks meet, and
+what they tell each other, without pickle."""
 
 from __future__ import annotations
 

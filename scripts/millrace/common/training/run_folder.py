@@ -1,4 +1,5 @@
-"""A training run's folder notes what it was trained with: a changed run never goes on from it."""
+"""A training run's folder notes what it was trained with: a changed run never goes on from it, and
+only one process trains there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a run writes while it trains: metrics.jsonl, TensorBoard events, log lines, sample ids."""
+"""What a run writes while it trains: metrics.jsonl, TensorBoard events, log lines, sample ids; and
+which lines are cut off after a resume."""
 
 from __future__ import annotations
 

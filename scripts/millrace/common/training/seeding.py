@@ -1,5 +1,5 @@
 """Addressed randomness: every draw derives from a seed and names (epoch, sample id), not from
-history.
+history; and how a loader's worker begins, with which signals it ignores.
 
 So a draw is the same for any number of ranks and workers and after a resume, and differs between
 epochs.

@@ -1,4 +1,5 @@
-"""The settings of a training run that all lanes share."""
+"""The settings of a training run that all lanes share, with their defaults: length, learning rate,
+decay, clipping, precision, steps between checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Updates of the weights: the same whatever the split into ranks and accumulated batches."""
+"""Updates of the weights, the same whatever the split into ranks and accumulated batches: AdamW,
+which weights decay, clipping, gradients that are not finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The config, checked against the schemas of the lanes before anything runs."""
+"""The config, checked against the schemas of the lanes before anything runs: defaults, numbers that
+come as text, keys that are unknown or stand twice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What the partitions were last built from, and how the sources differ from that, in the user's
-words.
+words; an edit that was undone makes nothing pending.
 
 A partition file is copied to `built/` when the jobs' outputs are up to date, and to
 `built/<stage>/` when those of the first jobs are: so the comparison is with what was built,

@@ -1,4 +1,5 @@
-"""The lanes of one parse of the workflow: their sources in step, targets, memory of jobs."""
+"""What a parse settles for all lanes: which are on, how many GPUs of this machine count, memory and
+time of jobs, and which edits of the config are a change."""
 
 from __future__ import annotations
 

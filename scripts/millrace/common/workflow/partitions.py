@@ -1,5 +1,5 @@
-"""Partitions: bounded groups of source items, kept in step with the sources while the workflow is
-parsed.
+"""Partitions, bounded groups of source items: which one an item comes into, for ever, when a source
+file counts as unchanged, and that equal partition files are not written again.
 
 A partition file holds all that its job needs to know of its sources, and is rewritten only when
 that changes. So Snakemake's plain comparison of file times lists exactly the partitions that

@@ -1,4 +1,5 @@
-"""Placements of items, from the parse that draws them to the first job that rests on them.
+"""How placements of items last: a parse drafts them, the first job that reads a partition saves
+them, and without them nothing is built over results that are there.
 
 A parse writes partition files, and beside them a draft: what the assignment file is to hold. A step
 that reads a partition keeps the draft before it does anything else. So placements last however the

@@ -1,5 +1,5 @@
-"""What the lanes that train share: their runs, how ranks are started, and the audit of a run's
-loader."""
+"""What the lanes that train share: how the ranks of a run are started, a GPU for each, and when the
+audit of its loader holds it back or makes it pending."""
 
 from __future__ import annotations
 

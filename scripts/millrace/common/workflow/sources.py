@@ -1,5 +1,5 @@
-"""The shape of every lane's sources: settings, partition files kept in step, digest tables, a
-message.
+"""How a parse brings every lane's partition files in step with its sources: when all are made anew,
+and what is said of misplaced folders and changed settings.
 
 A lane's `sources.py` says what its items are. It has a dataclass `Settings`, whose fields are keys
 of the lane's config, and `collect(settings, folder, table)`, which looks at the sources and returns

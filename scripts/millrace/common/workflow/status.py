@@ -1,5 +1,5 @@
-"""Where a workflow stands, and how a run ended: read off the files that steps and Snakemake leave
-behind."""
+"""Where a workflow stands, and how a run ended: which jobs count as done, pending, running or
+failed, by the files that steps and Snakemake leave behind."""
 
 from __future__ import annotations
 

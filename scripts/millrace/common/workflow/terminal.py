@@ -1,4 +1,5 @@
-"""Progress bars where Snakemake writes to a terminal, plain text everywhere else."""
+"""When Snakemake shows progress bars: where it writes to a terminal and nobody asks for commands or
+quiet; plain text everywhere else."""
 
 from __future__ import annotations
 

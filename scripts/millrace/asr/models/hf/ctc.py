@@ -1,4 +1,5 @@
-"""CTC models of transformers over waveforms: wav2vec 2.0, HuBERT, WavLM, ..."""
+"""CTC models of transformers over waveforms (wav2vec 2.0, HuBERT, WavLM, ...): transcripts in the
+tokenizer's letters and case, and when their random masking is off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What all models of transformers share: loading, saving, checkpointing."""
+"""What all models of transformers share: loading without code, which missing weights and sampling
+rates are refused, saving, checkpointing."""
 
 from __future__ import annotations
 

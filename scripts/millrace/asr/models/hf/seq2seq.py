@@ -1,4 +1,5 @@
-"""Whisper, as transformers has it."""
+"""Whisper, as transformers has it: tokens of language and task, clips and texts that are too long,
+and how much it may write."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Qwen3-ASR without a hub: configurations from tiny to real size, and a tokenizer learned from
-texts."""
+"""Qwen3-ASR without a hub: configurations from tiny to real size, the chat template, and a
+tokenizer learned from texts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Qwen3-ASR for fine-tuning: mel and encoder of a padded batch, loss over the answer's tokens,
-generation."""
+"""Qwen3-ASR for fine-tuning: mel and encoder of a padded batch, loss over the answer's tokens, and
+generation: how much it may write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The host's part of Qwen3-ASR: language tags, prompts, labels, lengths and costs of a batch."""
+"""The host's part of Qwen3-ASR: language tags and which languages it has, prompts, labels, the
+shortest clip, lengths and costs of a batch."""
 
 from __future__ import annotations
 
