@@ -98,6 +98,28 @@ def test_what_is_asked_for_is_audited_and_judged(tmp_path, monkeypatch):
     assert asked[-1][0].loader == f"{os.path.relpath(tmp_path / 'lonely.py')}:make"
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ranks": "2"}, r"ranks is '2'\. Give a whole number from 1"),
+        ({"ranks": 0}, "ranks is 0"),
+        ({"workers": -1}, "workers is -1"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"memory_mb": "x"}, "memory_mb is 'x'"),
+        ({"timeout": "30"}, r"timeout is '30'\. Give a number above 0"),
+        ({"start_method": "x"}, r"start_method is 'x'\. Give fork"),
+        ({"expect": "0.5"}, r"expect is '0.5'\. Give 0-1"),
+        ({"loop": len}, r"loop is <built-in .*\. Name it: 'train.py:loop'"),
+        ({"args": "limit=3"}, r"args is 'limit=3'\. Give a dict"),
+        ({"only": "DP9"}, r"only is 'DP9'\. Give a list"),
+        ({"ignore": ["DP9"]}, r"ignore is \['DP9'\]\. Give entries with reasons"),
+    ],
+)
+def test_an_option_that_would_break_probes_is_refused(options, words):
+    with pytest.raises(MillraceError, match=words):
+        assert_loader_ok(plain.good, **options)
+
+
 @pytest.mark.parametrize("loader", [lambda: plain.good(), plain.Squares().__getitem__])
 def test_a_function_that_no_other_process_can_import_is_refused(loader):
     with pytest.raises(MillraceError, match="is no function that another process can import"):

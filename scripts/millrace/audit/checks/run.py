@@ -9,7 +9,8 @@ from millrace.audit.checks import entries
 from millrace.audit.checks.findings import Finding, judge, load
 from millrace.audit.runner.guard import Guard
 from millrace.audit.runner.probes import Result
-from millrace.audit.runner.target import Options, WrongName
+from millrace.audit.runner.target import Options, WrongName, checked
+from millrace.common.loading.arguments import several
 
 
 def audit(
@@ -19,9 +20,10 @@ def audit(
     row.
 
     Raises MillraceError if a name leads nowhere, or torch cannot be imported: nothing is said of
-    the loader; and for an entry that there is not.
+    the loader; and for an option or an entry that there is not.
     """
-    checks = load([entries.get(name).name for name in only])
+    options = checked(options)
+    checks = load([entries.get(name).name for name in several("only", only)])
     needed = {"look"}
     for check in checks:
         needed.update(check.probes)

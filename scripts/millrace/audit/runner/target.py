@@ -8,11 +8,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from millrace.common.errors import MillraceError
+from millrace.common.loading.arguments import above_zero, whole
 
 
 class WrongName(MillraceError):
@@ -129,6 +130,36 @@ def parse_args(pairs: list[str]) -> dict[str, Any]:
         except ValueError:
             values[name] = text
     return values
+
+
+_METHODS = ("", "fork", "spawn", "forkserver")
+
+
+def checked(options: Options) -> Options:
+    """The same, with numbers as JSON holds them. Raises MillraceError for what no command line
+    takes: a probe that it breaks would be not decidable, and so no fail."""
+    for name in ("val_loader", "model", "loop"):
+        value = getattr(options, name)
+        if not isinstance(value, str):
+            raise MillraceError(f"{name} is {value!r}", remedy=f"Name it: 'train.py:{name}'")
+    if not isinstance(options.args, Mapping):
+        raise MillraceError(f"args is {options.args!r}", remedy="Give a dict")
+    if options.start_method not in _METHODS:
+        problem = f"start_method is {options.start_method!r}"
+        raise MillraceError(problem, remedy="Give fork, spawn or forkserver")
+    try:
+        expectation(options.expect)
+    except (ValueError, AttributeError):
+        remedy = "Give 0-1, imagenet, none, or a mean and a standard deviation: '0.5,0.25'"
+        raise MillraceError(f"expect is {options.expect!r}", remedy=remedy) from None
+    return replace(
+        options,
+        ranks=whole("ranks", options.ranks, least=1),
+        workers=None if options.workers is None else whole("workers", options.workers, least=0),
+        epochs=whole("epochs", options.epochs, least=1),
+        timeout=above_zero("timeout", options.timeout),
+        memory_mb=whole("memory_mb", options.memory_mb, least=0),
+    )
 
 
 def expectation(text: str) -> str:
