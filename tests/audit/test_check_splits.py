@@ -248,15 +248,15 @@ def test_a_pair_has_the_offset_of_its_longest_stretch_and_the_mean_of_all():
 
 
 def test_what_is_only_said_of_samples_is_compared_too(check, tmp_path):
-    def row(text: str, seconds: float | str, recording: str = "") -> dict:
+    def row(text: str, seconds: float | str, recording: str | float | None = None) -> dict:
         # The first field that holds something counts.
         words = {"transcript": None, "text": text}
-        return words | {"duration": seconds, "recording_id": recording or None}
+        return words | {"duration": seconds, "recording_id": recording}
 
-    train = [row(TEXTS[0], 3.21), row(TEXTS[1], 4.0), row("yes", 1.0), row("", 2.0, "r1")]
-    train += [row("", 3.0, "r1"), row("", "unknown", "r2"), row("yes it is", 2.0)]
+    train = [row(TEXTS[0], 3.21), row(TEXTS[1], 4.0), row("yes", 1.0), row("", 2.0, 0)]
+    train += [row("", 3.0, 0), row("", "unknown", "r2"), row("yes it is", 2.0)]
     train += [row("yes it is so", 2.0)]
-    test = [row(TEXTS[0].upper(), 3.215), row(TEXTS[1], 4.02), row("yes", 1.0), row("", 5.0, "r1")]
+    test = [row(TEXTS[0].upper(), 3.215), row(TEXTS[1], 4.02), row("yes", 1.0), row("", 5.0, 0.0)]
     test += [row("yes it is", 2.0), row("yes it is so", 2.0)]
     found = check(lines(tmp_path / "a.jsonl", train), lines(tmp_path / "b.jsonl", test))
     # A recording is named once. Others may say yes for a second, or the same sentence faster.
@@ -290,10 +290,11 @@ def test_a_segment_is_of_the_recording_that_its_row_names(check, tmp_path):
 
 
 def test_segments_are_of_the_file_that_they_are_cut_from(check, tmp_path):
-    """One without a duration lasts to its end."""
+    """One whose duration is not known lasts to its end."""
     folder(tmp_path / "sound", {"all": np.concatenate([noise(6, 1), noise(6, 2)])})
     (tmp_path / "link.flac").symlink_to(tmp_path / "sound/all.flac")
-    train = lines(tmp_path / "a.jsonl", [{"audio_filepath": "sound/all.flac", "offset": 6.0}])
+    row = {"audio_filepath": "sound/all.flac", "offset": 6.0, "duration": np.nan}
+    train = lines(tmp_path / "a.jsonl", [row])
     test = lines(
         tmp_path / "b.jsonl", [{"audio_filepath": "link.flac", "offset": 0, "duration": 6}]
     )
@@ -312,7 +313,8 @@ def test_sound_beside_a_table_that_holds_no_bytes_is_read(check, tmp_path):
 
 
 def test_endings_in_capitals_and_of_several_parts_are_read(check, tmp_path):
-    path = tmp_path / "A.TAR"
+    path = tmp_path / "train/A.TAR"
+    path.parent.mkdir()
     with tarfile.open(path, "w") as archive:
         parts = {"seg.FLAC": encoded(noise(5, 1), "FLAC"), "TXT": TEXTS[0].encode()}
         for ending, body in parts.items():
@@ -321,11 +323,11 @@ def test_endings_in_capitals_and_of_several_parts_are_read(check, tmp_path):
             archive.addfile(member, io.BytesIO(body))
     (tmp_path / "test").mkdir()
     (tmp_path / "test/X.FLAC").write_bytes(encoded(noise(5, 1)[RATE:], "FLAC"))
-    words = lines(tmp_path / "words.jsonl", [{"text": TEXTS[0], "duration": 5.0}])
-    found = check(path, tmp_path / "test", "--validation", str(words))
+    words = lines(tmp_path / "words.JSONL", [{"text": TEXTS[0], "duration": 5.0}])
+    found = check(path.parent, tmp_path / "test", "--validation", str(words))
     assert found.names() == [
         ("A.TAR:part.0/B", "X.FLAC", "sound"),
-        ("A.TAR:part.0/B", "words.jsonl:1", "transcript and duration"),
+        ("A.TAR:part.0/B", "words.JSONL:1", "transcript and duration"),
     ]
 
 
@@ -383,11 +385,15 @@ def test_a_sample_that_cannot_be_read_is_counted_with_its_reason(check, tmp_path
     (train / "b.flac").write_bytes(whole[: len(whole) // 2])
     (train / "e.wav").write_bytes(encoded(np.zeros(0), "WAV"))
     rows = [{"audio_filepath": name, "text": "a"} for name in ("nowhere.wav", "train")]
+    outside = [(-1, 3), (5, 2), (np.nan, 1), (1, 0), (np.inf, None)]
+    for offset, seconds in outside:
+        row = {"audio_filepath": "train/a.flac", "offset": offset, "duration": seconds}
+        rows.append(row)
     found = check(train, lines(tmp_path / "b.jsonl", rows))
-    assert found.code == 0 and found.samples == {"train": 5, "test": 2}
+    assert found.code == 0 and found.samples == {"train": 5, "test": 7}
     assert found.not_read == {
         "train": {"damaged": 1, "not_audio": 1, "damaged_picture": 1, "no_samples": 1},
-        "test": {"cannot_be_opened": 2},
+        "test": {"cannot_be_opened": 2, "outside_of_file": 5},
     }
     assert "train: 5 samples, 4 of them not read" in found.printed
     assert "2 x cannot_be_opened, such as b.jsonl:1 (No such file or directory)" in found.printed

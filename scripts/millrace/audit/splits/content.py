@@ -100,13 +100,15 @@ def read(sample: Sample, steps: int) -> Content:
 
 
 def _segment(known: Content, path: str, start: float, steps: int) -> Content:
-    """The sound of a segment of a file, which is decoded once for its neighbours too."""
+    """The sound of a segment of a file, which is decoded once for its neighbours too. Raises
+    SampleError for one that the file does not have."""
     samples, rate = _of_file(path)
-    if known.seconds is None:
-        end = len(samples)
-    else:
-        end = round((start + known.seconds) * rate)
-    return _with_words(known, samples[round(start * rate) : end], rate, steps)
+    whole = len(samples) / rate
+    end = whole if known.seconds is None else min(whole, start + known.seconds)
+    if not 0 <= start < end:  # NaN is nowhere
+        problem = f"a segment from {start:g} to {end:g} s of a file of {whole:g} s"
+        raise SampleError("outside_of_file", problem)
+    return _with_words(known, samples[round(start * rate) : round(end * rate)], rate, steps)
 
 
 @functools.lru_cache(maxsize=1)

@@ -71,9 +71,10 @@ def _folder(folder: Path) -> Iterator[Sample]:
             yield _with_words(sample, contents)
     else:
         # Any file may be called .json.
-        read_too = {path for path in files if path.suffix in _KINDS and path.suffix != ".json"}
+        read_too = {path for path in files if path.suffix.lower() in _KINDS}
+        read_too = {path for path in read_too if path.suffix.lower() != ".json"}
         for path in sorted(read_too):
-            yield from _KINDS[path.suffix](path)
+            yield from _KINDS[path.suffix.lower()](path)
 
     others = [path for path in files if path not in read_too]
     if others:
