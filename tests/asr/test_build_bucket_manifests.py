@@ -13,6 +13,7 @@ import pytest
 
 from millrace.asr import build_bucket_manifests
 from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_ids
+from millrace.common import atomic
 from tests.asr.bucket_corpus import (
     corpus,
     files,
@@ -104,7 +105,8 @@ def test_indices_of_partitions_that_are_no_more_are_removed(tmp_path: Path, run)
     folder.mkdir()
     index = index.rename(folder / "tars-00001.parquet")
     stay = ["tars-00001.json", "tars-by-hand.parquet", "other.json"]
-    for name in ["tars-00000.parquet", "tars-00000.json", *stay]:
+    litter = f".tars-00000.parquet.{atomic._HOST}-99999999.partial"  # of a killed process
+    for name in ["tars-00000.parquet", "tars-00000.json", litter, *stay]:
         (folder / name).touch()
     train = write_manifest(tmp_path / "train.parquet", rows)
     code, seen = run(tmp_path / "out", "--train", train, "--tar-index", index, "--sweep", folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep_partials(path)
-    partial = path.parent / f".{path.name}.{_HOST}-{os.getpid()}.partial"
+    partial = partial_of(path)
     try:
         yield partial
         with open(partial, "rb") as handle:
@@ -37,19 +38,35 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         raise
 
 
+def partial_of(path: Path) -> Path:
+    """The temporary of `path`, a file or a folder, that this process writes."""
+    return path.parent / f".{path.name}.{_HOST}-{os.getpid()}.partial"
+
+
 def sweep_partials(path: Path) -> None:
     """Remove temporaries of `path` whose writer on this host is dead."""
-    prefix = f".{path.name}.{_HOST}-"
+    _sweep(path.parent, re.escape(path.name))
+
+
+def sweep_folder(folder: Path) -> None:
+    """Remove the temporaries in `folder` whose writer on this host is dead, whatever they were to
+    become."""
+    _sweep(folder, ".+")
+
+
+def _sweep(folder: Path, names: str) -> None:
+    ours = re.compile(rf"\.{names}\.{_HOST}-(\d+)\.partial", re.DOTALL)
     try:
-        names = [entry.name for entry in os.scandir(path.parent) if entry.name.startswith(prefix)]
+        found = [(entry, ours.fullmatch(entry.name)) for entry in os.scandir(folder)]
     except FileNotFoundError:
         return
-    for name in names:
-        pid = name[len(prefix) :].removesuffix(".partial")
-        if not name.endswith(".partial") or not pid.isdigit():
+    for entry, match in found:
+        if match is None or processes.started(int(match[1])) is not None:
             continue
-        if processes.started(int(pid)) is None:
-            (path.parent / name).unlink(missing_ok=True)
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            Path(entry.path).unlink(missing_ok=True)
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:

@@ -25,6 +25,7 @@ from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_ids, bucket_of
 from millrace.asr.buckets.rejects import place_of
 from millrace.asr.manifests.manifest import manifest_of
+from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from tests.asr import audio_tars
 from tests.asr.bucket_corpus import (
@@ -272,9 +273,13 @@ def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
     assert set(bucket["bucket_max_duration"].to_pylist()) == {5.0}
     config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
     assert config["splits"]["dev"]["samples"] == 15 and config["total_samples"] == 95
-    # Without them in the next build, their files go; other edges sweep the old buckets.
+    # Without them in the next build, their files go; other edges sweep the old buckets, and what a
+    # killed build left of them.
+    litter = f"train/.b_3_5.parquet.{atomic._HOST}-99999999.partial"
+    (tmp_path / "out" / litter).touch()
     choices = BucketChoices(edges=(0.0, 8.0, 30.0))
     build_from(tmp_path / "out", index, choices, train=rows[:100])
+    assert not (tmp_path / "out" / litter).exists()
     left = {name for name in files(tmp_path / "out") if name.endswith(".parquet")}
     assert left == {"train/b_0_8.parquet", "train/b_8_30.parquet", "tars.parquet"}
 

@@ -21,6 +21,7 @@ from millrace.asr.models.base import AsrModel, Prepared, PrepareInWorker
 from millrace.asr.models.folder import model_digest
 from millrace.asr.models.registry import NAMES, build, load
 from millrace.audit.probes.contract import pin
+from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch, train
 from tests.asr.models import tiny
@@ -255,6 +256,13 @@ def test_a_folder_with_a_config_is_whole(tmp_path, monkeypatch, name):
     with pytest.raises(OSError, match="No space left"):
         model.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved/config.json").exists()
+
+    # What a killed process left, a copy of the model, goes when it is saved again; ctc has no copy.
+    monkeypatch.setattr(os, "replace", replace)
+    litter = tmp_path / f".saved.{atomic._HOST}-99999999.partial"
+    litter.mkdir()
+    make(name, tmp_path).save_pretrained(tmp_path / "saved")
+    assert name == "ctc" or not litter.exists()
 
 
 @pytest.mark.parametrize("name", ["ctc", "whisper", "qwen3-asr-tiny", "qwen-asr"])

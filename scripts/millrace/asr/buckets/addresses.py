@@ -15,6 +15,7 @@ import pyarrow as pa
 from millrace.asr.tars.index import TarIndex, TarRecord
 from millrace.asr.tars.paths import real_paths
 from millrace.asr.tars.stamp import Stamp
+from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
 
@@ -143,6 +144,7 @@ def sweep(folder: Path, indices: Iterable[Path]) -> list[Path]:
 
     Only files named as the workflow names them are touched. Returns what was removed.
     """
+    atomic.sweep_folder(folder)
     stems = {path.stem for path in indices}
     stale = []
     for path in sorted(folder.glob("tars-*")):

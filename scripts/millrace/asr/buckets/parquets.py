@@ -153,6 +153,8 @@ class BucketFiles:
         there.update(self.folder / f"{name}.parquet" for name in ("dev", "test"))
         for path in there - ours:
             path.unlink(missing_ok=True)
+        for folder in (self.folder, self.folder / TRAIN):
+            atomic.sweep_folder(folder)
 
     def facts(self, split: str) -> list[ParquetFacts]:
         """What was written of a split, file by file; of a split without rows nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ import torch
 from millrace.asr.models.base import AsrModel
 from millrace.asr.models.folder import CONFIG
 from millrace.asr.models.mel import SAMPLING_RATE
+from millrace.common import atomic
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 
@@ -90,24 +91,25 @@ class HfModel(AsrModel):
 
     def save_pretrained(self, folder: str | Path) -> None:
         quieten()
-        folder = Path(folder)
+        folder = Path(folder).resolve()
         folder.mkdir(parents=True, exist_ok=True)
 
         # Write beside the folder, then replace its files, config.json last: a folder with a config
-        # is whole.
-        with tempfile.TemporaryDirectory(
-            prefix=f".{folder.name}.",
-            suffix=".partial",
-            dir=folder.resolve().parent,
-            ignore_cleanup_errors=True,
-        ) as partial:
-            self.save_parts(Path(partial))
-            written = Path(partial).rglob("*")
+        # is whole. What a killed process left beside it is as large as the model.
+        atomic.sweep_partials(folder)
+        partial = atomic.partial_of(folder)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            self.save_parts(partial)
+            written = partial.rglob("*")
             for path in sorted(written, key=lambda path: (path.name == CONFIG, path)):
                 if path.is_file():
                     target = folder / path.relative_to(partial)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     os.replace(path, target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
     def save_parts(self, folder: Path) -> None:
         """Write all files; a subclass adds its own."""
