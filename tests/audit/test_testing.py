@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from millrace import audit
 from millrace.audit import testing
 from millrace.audit.checks.findings import Finding
 from millrace.audit.runner.probes import Result
@@ -124,3 +125,5 @@ def test_an_option_that_would_break_probes_is_refused(options, words):
 def test_a_function_that_no_other_process_can_import_is_refused(loader):
     with pytest.raises(MillraceError, match="is no function that another process can import"):
         assert_loader_ok(loader)
+    with pytest.raises(MillraceError, match=r"loader is <.*\. Name it: 'train.py:loader'"):
+        audit.check(loader)

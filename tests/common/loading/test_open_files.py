@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from millrace.asr.loading.reader import IndexedTarReader
+from millrace.common.errors import MillraceError
 from millrace.common.loading.open_files import OpenFiles
 from millrace.image.records.reader import RecordReader
 from millrace.music.features.reader import WindowReader
@@ -50,8 +51,9 @@ def test_the_least_recent_file_is_closed_before_another_is_opened():
     files.close()
     assert CLOSED == ["b", "c", "a", "b"] and len(files) == 0
     assert files.get("a").key == "a"
-    with pytest.raises(ValueError, match="at least one file"):
-        OpenFiles(opened, 0)
+    for limit in (0, 2.5, "4"):
+        with pytest.raises(MillraceError, match="the limit of open files is"):
+            OpenFiles(opened, limit)
 
 
 @pytest.mark.parametrize(("close_inherited", "closed"), [(True, ["a"]), (False, [])])

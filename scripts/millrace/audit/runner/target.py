@@ -138,7 +138,7 @@ _METHODS = ("", "fork", "spawn", "forkserver")
 def checked(options: Options) -> Options:
     """The same, with numbers as JSON holds them. Raises MillraceError for what no command line
     takes: a probe that it breaks would be not decidable, and so no fail."""
-    for name in ("val_loader", "model", "loop"):
+    for name in ("loader", "val_loader", "model", "loop"):
         value = getattr(options, name)
         if not isinstance(value, str):
             raise MillraceError(f"{name} is {value!r}", remedy=f"Name it: 'train.py:{name}'")

@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
+from millrace.common.loading.arguments import whole
+
 
 class _Closable(Protocol):
     def close(self) -> object: ...
@@ -28,10 +30,8 @@ class OpenFiles(Generic[Handle]):
     def __init__(
         self, open_file: Callable[[Any], Handle], limit: int, close_inherited: bool = False
     ) -> None:
-        if limit < 1:
-            raise ValueError(f"at least one file must be open, not {limit}")
         self.open_file = open_file
-        self.limit = limit
+        self.limit = whole("the limit of open files", limit, least=1)
         self.close_inherited = close_inherited
         self._handles: OrderedDict[Hashable, Handle] = OrderedDict()
         self._inherited: list[Any] = []
