@@ -207,6 +207,20 @@ def test_a_wav_that_is_cut_is_damaged_and_one_from_a_pipe_is_not(tmp_path):
     assert len(decode(path)) == 20 * 16_000
 
 
+def test_an_ogg_that_is_cut_is_damaged(tmp_path):
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, tone(20), RATE)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(Refused, match=r"it is cut: [\d,]+ bytes of [\d,]+ are there"):
+        decode(path)
+
+
+def test_floats_on_the_scale_of_int16_are_refused(tmp_path):
+    soundfile.write(tmp_path / "a.wav", tone(20) * 32768, RATE, subtype="FLOAT")
+    with pytest.raises(Refused, match="where 1 is full scale"):
+        recording.features(tmp_path / "a.wav")
+
+
 def test_a_second_is_enough_and_a_film_without_sound_is_refused(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(16_000), 16_000)
     assert len(decode(tmp_path / "a.wav")) == 16_000

@@ -269,6 +269,8 @@ WAV = encoded(noise(3000, 2), "WAV")
         (encoded(noise(9000, 1), "AIFF")[:-4], "truncated"),
         (encoded(noise(9000, 1), "W64")[:9000], "truncated"),
         (encoded(noise(9000, 1), "RF64")[:9000], "truncated"),
+        (encoded(noise(90_000, 1), "OGG", "VORBIS")[:-9], "truncated"),
+        (encoded(noise(90_000, 1), "OGG", "OPUS")[:9000], "truncated"),
     ],
 )
 def test_what_cannot_be_decoded_has_a_reason(raw, reason):

@@ -18,6 +18,7 @@ import numpy as np
 import soundfile
 
 from millrace.common.loading.bad_samples import SampleError
+from millrace.common.loading.stated_bytes import ogg_bytes
 
 SAMPLING_RATE = 16_000
 _PCM16 = np.float32(1 / 32768)
@@ -175,14 +176,16 @@ def _decode_with_libraries(raw: bytes, head: bytes, max_seconds: float) -> tuple
 
 
 def _declared_bytes(raw: bytes) -> tuple[str, int]:
-    """The container and its bytes by its header, of those that libsndfile reads as far as they are
-    there; 0 bytes of all others."""
+    """The container and its bytes by what it says, of those that libsndfile reads as far as they
+    are there; 0 bytes of all others."""
     if raw[:4] == b"FORM":
         return "AIFF", int.from_bytes(raw[4:8], "big") + 8
     if raw[:4] == b"RF64":
         return "RF64", int.from_bytes(raw[20:28], "little") + 8
     if raw[:4] == b"riff":  # as the GUID of W64 begins
         return "W64", int.from_bytes(raw[16:24], "little")
+    if raw[:4] == b"OggS":
+        return "Ogg", ogg_bytes(raw)
     return "", 0
 
 

@@ -4,14 +4,15 @@ then linear magnitudes of 84 bins, 50 times a second."""
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from millrace.common.loading.decode import are_opposite
+from millrace.common.loading.decode import LOUDEST, are_opposite
+from millrace.common.loading.stated_bytes import mp3_bytes, ogg_bytes
 from millrace.music.features.decisions import check_values
 from millrace.music.features.track import Refused
 
@@ -25,8 +26,6 @@ LOWEST = 32.70  # Hz
 HOP_SECONDS = HOP / RATE
 _ESTIMATED = ("mp3", "aac")  # containers whose length FFmpeg guesses
 _MAX_LOST = 0.02  # of a recording's packets or seconds
-_XING_PLACES = (13, 21, 36)  # in an MP3's first frame: by its version and channels
-_XING_END = 36 + 16
 _UNSTATED = 0x7FFFF000  # bytes: a WAV that was written to a pipe says so many, or more
 # A small file may hold days of silence. No music takes fewer bytes a second, but for its pauses.
 _LEAST_BYTES_PER_SECOND = 1000
@@ -129,15 +128,17 @@ def _stated_seconds(container: av.container.InputContainer) -> float:
 def _check_whole(path: str | os.PathLike, size: int) -> None:
     """Raise Refused for a file that says that it was longer: FFmpeg takes what is left of it for
     the whole."""
-    with open(path, "rb") as handle:
-        head = handle.read(10)
-        tag_size = _tag_size(head)
-        handle.seek(tag_size)
-        frame = handle.read(_XING_END)
-    stated = _riff_size(head) or _xing_size(frame)
-    there = size - tag_size
-    if there < (1 - _MAX_LOST) * stated:
-        raise Refused("damaged", f"it is cut: {there:,} bytes of {stated:,} are there")
+    if not size:
+        return
+    with (
+        open(path, "rb") as handle,
+        mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as raw,
+    ):
+        stated = _riff_size(raw[:10]) or mp3_bytes(raw)
+        end_of_pages = ogg_bytes(raw)
+    if size < (1 - _MAX_LOST) * stated or size < end_of_pages:
+        whole = max(stated, end_of_pages)
+        raise Refused("damaged", f"it is cut: {size:,} bytes of {whole:,} are there")
 
 
 def _riff_size(head: bytes) -> int:
@@ -145,30 +146,6 @@ def _riff_size(head: bytes) -> int:
     stated = 8 + int.from_bytes(head[4:8], "little")
     if head[:4] == b"RIFF" and stated < _UNSTATED:
         return stated
-    return 0
-
-
-def _tag_size(head: bytes) -> int:
-    """The bytes of the ID3 tag that a file begins with: its head, and four times 7 bits."""
-    if head[:3] != b"ID3":
-        return 0
-    size = 0
-    for byte in head[6:]:
-        size = size << 7 | byte & 0x7F
-    return len(head) + size
-
-
-def _xing_size(frame: bytes) -> int:
-    """The bytes from the first frame of an MP3 on, by that frame; 0 if it does not say, or is
-    none."""
-    if frame[:1] != b"\xff":
-        return 0
-    padded = frame.ljust(_XING_END, b"\0")
-    for place in _XING_PLACES:
-        name, flags, _, stated = struct.unpack_from(">4sIII", padded, place)
-        states_both = flags & 3 == 3  # frames, then bytes
-        if name in (b"Xing", b"Info") and states_both:
-            return stated
     return 0
 
 
@@ -195,6 +172,10 @@ def features(path: str | os.PathLike) -> np.ndarray:
         raise Refused("too_short", f"{seconds:.2f} s; one second is the least")
     if not np.isfinite(samples).all():
         raise Refused("not_finite", "samples are NaN or infinite")
+    peak = np.abs(samples).max()
+    if peak > LOUDEST:
+        problem = f"samples up to {peak:,.0f}, where 1 is full scale: floats on the scale of int16?"
+        raise Refused("over_full_scale", problem)
     magnitudes = cqt(samples)
     check_values([magnitudes])
     return magnitudes
