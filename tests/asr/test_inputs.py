@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -223,9 +224,20 @@ def test_a_changed_manifest_that_is_older_than_the_buckets_makes_them_again(
         touch("results/asr/partitions/manifests/built/all.json", 2)
     found = Sources({"tars": []}, {"train": ["m/train.jsonl"]}, unchanged=unchanged)
     section = checked_config({"asr": {"source": source}}, ROOT / "rules/schemas")["asr"]
-    for time in (1, 2):
-        touch("m/train.jsonl", time)
+    for seconds in (1, 2):
+        touch("m/train.jsonl", seconds)
         assert AsrInputs(section, found, list, ancient=str).listed.stale() == stale
+
+
+def test_a_manifest_from_the_future_is_refused_before_buckets_are_built(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    touch("m/train.jsonl", time.time() + 3600)
+    found = Sources({"tars": []}, {"train": ["m/train.jsonl"]})
+    section = checked_config({"asr": {"source": "manifests"}}, ROOT / "rules/schemas")["asr"]
+    with pytest.raises(SourcesMissing, match=r"m/train.jsonl has a time in the future.*`touch"):
+        AsrInputs(section, found, list).manifests()
+    same = Sources({"tars": []}, found.files, unchanged={"m/train.jsonl"})
+    assert AsrInputs(section, same, list, ancient=str).manifests() == ["m/train.jsonl"]
 
 
 def test_of_the_shards_of_speech_the_config_says_nothing_of_where_tars_lie():

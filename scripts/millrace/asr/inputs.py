@@ -6,7 +6,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,10 @@ from millrace.common.settings import of_loader
 from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs, flags
-from millrace.common.workflow.sources import Sources
+from millrace.common.workflow.sources import Sources, SourcesMissing
 
 PARTITIONS = "results/asr/partitions"
+CLOCK_SECONDS = 60  # by which the clock of a file server may be ahead
 BUCKETS = "results/asr/buckets/bucket_config.json"
 CALIBRATION = "results/asr/calibration/calibrated_bs.json"
 RECEIPT = "results/asr/hub/{run}/receipt.json"
@@ -85,8 +88,11 @@ class AsrInputs(RunInputs):
         for paths in self.sources.required().files.values():
             for path in paths:
                 # Touched, re-ordered or with other line ends it is newer, but says the same.
-                is_same = path in self.sources.unchanged
-                manifests.append(self._ancient(path) if is_same else path)
+                if path in self.sources.unchanged:
+                    manifests.append(self._ancient(path))
+                    continue
+                _refuse_future(path)
+                manifests.append(path)
         return manifests
 
     def manifest_place(self, wildcards: Any = None) -> str:
@@ -436,3 +442,11 @@ class AsrInputs(RunInputs):
             published = self.receipts()
         targets = [*self.data(), *self.runs(), *self.runs_page(), *published]
         return list(dict.fromkeys(targets))
+
+
+def _refuse_future(path: str) -> None:
+    """Raise SourcesMissing for a manifest from the future: Snakemake would build the buckets, find
+    them older than it, and delete them, time after time."""
+    if os.path.exists(path) and os.path.getmtime(path) > time.time() + CLOCK_SECONDS:
+        problem = f"{path} has a time in the future, so what is built of it would look older"
+        raise SourcesMissing(f"Millrace: asr: {problem}. Type `touch {shlex.quote(path)}`")

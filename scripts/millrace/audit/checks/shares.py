@@ -175,7 +175,6 @@ def _shares(epochs: list[Epoch], dataset: Dataset, held_keys: list[str], by_inde
             sizes[rank].append(len(keys))
             streams[rank, batch.worker] += [row_of.get(key, key) for key in keys]
     largest = max(chain([1], *sizes.values()))
-    smaller = [sum(size < largest for size in of_rank) for of_rank in sizes.values()]
 
     asked = [batch.indices for epoch in epochs for batch in epoch.batches]
     held = Counter(row_of.get(key, key) for key in held_keys)
@@ -188,11 +187,17 @@ def _shares(epochs: list[Epoch], dataset: Dataset, held_keys: list[str], by_inde
         due=held | Counter(dataset.drawn_again) if names_are_rows else held,
         ranks=len(epochs),
         largest_batch=largest,
-        are_full=max(smaller, default=0) <= 1,
+        are_full=_are_full(sizes.values(), largest),
         from_sampler=not dataset.iterable and all(indices is not None for indices in asked),
         complete=by_index or dataset.complete,
         rows=len(dataset.samples) if dataset.complete else None,
     )
+
+
+def _are_full(sizes: Iterable[list[int]], largest: int) -> bool:
+    """Whether of each rank's batches one at most is smaller than the largest."""
+    smaller = (sum(size < largest for size in of_rank) for of_rank in sizes)
+    return all(count <= 1 for count in smaller)
 
 
 def _held_keys(dataset: Dataset) -> list[str]:
