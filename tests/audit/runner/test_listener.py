@@ -6,7 +6,7 @@ import random
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -260,7 +260,9 @@ def test_one_epoch_goes_on_with_an_iterator_and_the_next_is_a_new_one(rank):
 
 
 @pytest.mark.parametrize(("share", "batches"), [(1.0, 20), (0.5, 10)])
-def test_an_epoch_leaves_time_for_the_next(share, batches):
+def test_an_epoch_leaves_time_for_the_next(monkeypatch, share, batches):
+    clock = SimpleNamespace(monotonic=count(0, 1e-3).__next__)
+    monkeypatch.setattr("millrace.audit.runner.listener.time", clock)
     ticking = SimpleNamespace(left=iter(range(21, 0, -1)).__next__)
     tap = Listener(plain.good(400, num_workers=0), ticking)
     assert len(list(tap.epoch(share))) == batches and tap.ended == [False]
