@@ -255,9 +255,11 @@ def test_what_is_only_said_of_samples_is_compared_too(check, tmp_path):
 
     train = [row(TEXTS[0], 3.21), row(TEXTS[1], 4.0), row("yes", 1.0), row("", 2.0, 0)]
     train += [row("", 3.0, 0), row("", "unknown", "r2"), row("yes it is", 2.0)]
-    train += [row("yes it is so", 2.0)]
+    # Half a number, or none, is no number of a recording.
+    train += [row("yes it is so", 2.0), row("", 9.0, 1.5), row("no", 9.0, np.nan)]
     test = [row(TEXTS[0].upper(), 3.215), row(TEXTS[1], 4.02), row("yes", 1.0), row("", 5.0, 0.0)]
-    test += [row("yes it is", 2.0), row("yes it is so", 2.0)]
+    test += [row("yes it is", 2.0), row("yes it is so", 2.0), row("", 7.0, 1)]
+    test += [row("no", 7.0, np.nan)]
     found = check(lines(tmp_path / "a.jsonl", train), lines(tmp_path / "b.jsonl", test))
     # A recording is named once. Others may say yes for a second, or the same sentence faster.
     assert found.names() == [
@@ -294,6 +296,7 @@ def test_segments_are_of_the_file_that_they_are_cut_from(check, tmp_path):
     folder(tmp_path / "sound", {"all": np.concatenate([noise(6, 1), noise(6, 2)])})
     (tmp_path / "link.flac").symlink_to(tmp_path / "sound/all.flac")
     row = {"audio_filepath": "sound/all.flac", "offset": 6.0, "duration": np.nan}
+    row["recording_id"] = ""
     train = lines(tmp_path / "a.jsonl", [row])
     test = lines(
         tmp_path / "b.jsonl", [{"audio_filepath": "link.flac", "offset": 0, "duration": 6}]
@@ -323,6 +326,7 @@ def test_endings_in_capitals_and_of_several_parts_are_read(check, tmp_path):
             archive.addfile(member, io.BytesIO(body))
     (tmp_path / "test").mkdir()
     (tmp_path / "test/X.FLAC").write_bytes(encoded(noise(5, 1)[RATE:], "FLAC"))
+    (path.parent / "NOTES.JSON").write_text("no lines")
     words = lines(tmp_path / "words.JSONL", [{"text": TEXTS[0], "duration": 5.0}])
     found = check(path.parent, tmp_path / "test", "--validation", str(words))
     assert found.names() == [

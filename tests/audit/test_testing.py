@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import os
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from millrace import audit
 from millrace.audit import testing
+from millrace.audit.checks import run
 from millrace.audit.checks.findings import Finding
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options
@@ -107,9 +112,13 @@ def test_what_is_asked_for_is_audited_and_judged(tmp_path, monkeypatch):
         ({"workers": -1}, "workers is -1"),
         ({"epochs": 0}, "epochs is 0"),
         ({"memory_mb": "x"}, "memory_mb is 'x'"),
+        ({"memory_mb": -1}, "memory_mb is -1"),
         ({"timeout": "30"}, r"timeout is '30'\. Give a number above 0"),
         ({"start_method": "x"}, r"start_method is 'x'\. Give fork"),
         ({"expect": "0.5"}, r"expect is '0.5'\. Give 0-1"),
+        ({"expect": 0.5}, r"expect is 0.5\. Give 0-1"),
+        ({"model": len}, "model is <built-in"),
+        ({"val_loader": len}, "val_loader is <built-in"),
         ({"loop": len}, r"loop is <built-in .*\. Name it: 'train.py:loop'"),
         ({"args": "limit=3"}, r"args is 'limit=3'\. Give a dict"),
         ({"only": "DP9"}, r"only is 'DP9'\. Give a list"),
@@ -127,3 +136,19 @@ def test_a_function_that_no_other_process_can_import_is_refused(loader):
         assert_loader_ok(loader)
     with pytest.raises(MillraceError, match=r"loader is <.*\. Name it: 'train.py:loader'"):
         audit.check(loader)
+    with pytest.raises(MillraceError, match=r"only is 'DP9'\. Give a list"):
+        audit.check("tests.audit.plain:good", only="DP9")
+
+
+def test_the_audit_is_asked_for_numbers_as_json_holds_them():
+    asked = []
+
+    def audited(options: Options, probes: list[str]) -> dict[str, Result]:
+        asked.append(options)
+        return {name: Result("ok", [{}], {}, 0.1) for name in probes}
+
+    numbers = {"ranks": np.int64(2), "workers": np.int64(0), "timeout": np.float32(9)}
+    options = Options("numpy.own:loader", start_method="forkserver", **numbers)
+    with contextlib.suppress(KeyError):  # nothing was seen
+        run.audit(options, ["DP2"], SimpleNamespace(audit=audited))
+    assert json.loads(json.dumps(vars(asked[0])))["timeout"] == 9

@@ -76,12 +76,22 @@ def test_the_temporary_of_a_living_writer_is_left_alone(tmp_path: Path):
 
 
 def test_temporaries_of_other_hosts_and_files_are_left_alone(tmp_path: Path):
-    others = [".table.csv.elsewhere-1.partial", ".table.csv2.host-1.partial", ".table.csv.partial"]
-    others += [f".table.csv.{atomic._HOST}-{end}" for end in ("99999999", "copy.partial")]
+    others = [".table.csv.elsewhere-99999999.partial", ".table.csv.partial"]
+    dead = f"{atomic._HOST}-99999999"
+    others += [f".table.csv2.{dead}.partial", f".table.csv.2.{dead}.partial"]
+    others += [f".table_csv.{dead}.partial", f".table.csv.{dead}.partial.gz", f".table.csv.{dead}"]
+    others += [f".table.csv.{atomic._HOST}-copy.partial"]
     for name in others:
         (tmp_path / name).write_text("")
     atomic.write_text(tmp_path / "table.csv", "new")
     assert sorted(os.listdir(tmp_path)) == sorted([*others, "table.csv"])
+
+
+def test_two_processes_may_sweep_one_temporary(tmp_path: Path, monkeypatch):
+    litter = tmp_path / f".table.csv.{atomic._HOST}-99999999.partial"
+    litter.touch()
+    monkeypatch.setattr(atomic.processes, "started", lambda pid: litter.unlink())
+    atomic.sweep_folder(tmp_path)
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])

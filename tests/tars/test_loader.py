@@ -125,7 +125,8 @@ def test_a_batch_costs_at_most_its_bound(tars, kind):
     ]
     full = [len(batch) * max(batch) for batch in costs]
     assert max(full) <= 100 and np.median(full) > 70
-    both = open_tars(tars, batch_size=2, cost="bytes", batch_cost=100)
+    both = open_tars(tars, batch_size=2, cost="bytes", batch_cost=np.float32(100))
+    assert json.loads(json.dumps(both.state_dict())) == both.state_dict()
     assert {len(batch) for batch in both} == {2}
 
 
@@ -160,6 +161,10 @@ REFUSED = {
     "a cost as text": (
         {"cost": dict.fromkeys(["0-000"], "x"), "batch_cost": 9},
         "cost has what is no number .*'x'",
+    ),
+    "a cost as dict": (
+        {"cost": {"0-000": {}}, "batch_cost": 9},
+        "cost has what is no number .*'dict'",
     ),
     "no batches ahead": (
         {"batch_size": 4, "prefetch_batches": 0, "workers": 1, "decode": {"cls": int}},

@@ -55,7 +55,7 @@ def sweep_folder(folder: Path) -> None:
 
 
 def _sweep(folder: Path, names: str) -> None:
-    ours = re.compile(rf"\.{names}\.{_HOST}-(\d+)\.partial", re.DOTALL)
+    ours = re.compile(rf"\.{names}\.{_HOST}-(\d+)\.partial")
     try:
         found = [(entry, ours.fullmatch(entry.name)) for entry in os.scandir(folder)]
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def _sweep(folder: Path, names: str) -> None:
     for entry, match in found:
         if match is None or processes.started(int(match[1])) is not None:
             continue
-        if entry.is_dir(follow_symlinks=False):
+        if entry.is_dir():
             shutil.rmtree(entry.path, ignore_errors=True)
         else:
             Path(entry.path).unlink(missing_ok=True)

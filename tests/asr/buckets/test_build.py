@@ -275,11 +275,13 @@ def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
     assert config["splits"]["dev"]["samples"] == 15 and config["total_samples"] == 95
     # Without them in the next build, their files go; other edges sweep the old buckets, and what a
     # killed build left of them.
-    litter = f"train/.b_3_5.parquet.{atomic._HOST}-99999999.partial"
-    (tmp_path / "out" / litter).touch()
+    names = ("train/.b_3_5.parquet", ".dev.parquet")
+    litter = [tmp_path / f"out/{name}.{atomic._HOST}-99999999.partial" for name in names]
+    for path in litter:
+        path.touch()
     choices = BucketChoices(edges=(0.0, 8.0, 30.0))
     build_from(tmp_path / "out", index, choices, train=rows[:100])
-    assert not (tmp_path / "out" / litter).exists()
+    assert not any(path.exists() for path in litter)
     left = {name for name in files(tmp_path / "out") if name.endswith(".parquet")}
     assert left == {"train/b_0_8.parquet", "train/b_8_30.parquet", "tars.parquet"}
 

@@ -88,6 +88,7 @@ def test_the_rank_is_the_one_that_runs_or_the_one_that_is_given(
         ("", {"rank": -1, "world_size": 2}, "there is no rank -1 of 2"),
         ("", {"world_size": 0}, "there is no rank 0 of 0"),
         ("", {"rank": "0"}, "rank is '0'. Give a whole number"),
+        ("", {"rank": 0, "world_size": "2"}, "world_size is '2'. Give a whole number"),
         ("", {"workers": "2"}, "workers is '2'. Give a whole number from 0"),
         ("", {"seed": "7"}, "seed is '7'. Give a whole number"),
         ("", {"seconds": "240"}, "seconds is '240'. Give a number above 0"),

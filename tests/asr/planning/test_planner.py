@@ -239,6 +239,8 @@ def test_arguments_that_cannot_be_planned_are_refused() -> None:
     for seconds in (None, 0.0, np.nan, "240"):
         with pytest.raises(MillraceError, match=r"limit|seconds is .*\. Give a number above 0"):
             BatchBudget(seconds)
+    with pytest.raises(MillraceError, match="rows is 0"):
+        BatchBudget(2.0, rows=0)
     with pytest.raises(IndexError):
         plan_epoch(good, BUDGET, 0, 0, 1).batch(5, 0)
 

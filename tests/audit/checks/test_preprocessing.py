@@ -479,7 +479,7 @@ AUDIO = [1, 9, 9, 2]
         ),
         # Where only places of images are masked, it may be meant; of audio it is a known bug.
         (
-            [row([1, 11, 12, 13, 6, 8, 8, 7, last, 2], "xxxx....xx") for last in (20, 30)],
+            [row([1, 11, 12, 13, 6, 8, 4, 7, last, 2], "xxxx....xx") for last in (20, 30)],
             0,
             "not decidable",
             "12 tokens trained on in 2 rows",
@@ -516,7 +516,7 @@ AUDIO = [1, 9, 9, 2]
     ],
 )
 def test_labels_are_judged_by_what_they_repeat(rows, pad, verdict, words):
-    special = {"eos": 2, "pad": pad, "audio": 9, "image": 8}
+    special = {"eos": 2, "pad": pad, "audio": 9, "image": 8, "video": 4}
     [finding] = judged("labels", labels=[{"special": special, "rows": rows}])
     assert finding.verdict == verdict and finding.cause.startswith(words)
 

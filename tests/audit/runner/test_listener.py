@@ -143,6 +143,15 @@ def test_a_wrapper_that_counts_steps_leaves_its_loader_before_its_end(rank, data
     tap = Listener(Steps(DataLoader(data, batch_size=2), steps), rank)
     tap.run()
     assert tap.ended == [True] and tap.is_left() == is_left
+    tap.view.steps = 1
+    tap.run()
+    assert tap.is_left()
+
+
+def test_what_has_no_loader_behind_it_leaves_none(rank):
+    tap = Listener([torch.zeros(2)], rank)
+    tap.run()
+    assert not tap.is_left()
 
 
 def test_random_states_are_noted_where_they_are_drawn_from(rank):

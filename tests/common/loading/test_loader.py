@@ -129,6 +129,9 @@ def test_a_pass_in_a_process_that_was_forked_from_that_of_the_workers_is_refused
             list(loader)
     assert len(list(loader)) == 3
     loader.close()
+    loader._starter = 1
+    assert len(list(loader)) == 3
+    loader.close()
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -71,6 +71,7 @@ def test_a_damaged_index_ends_no_parse(results):
 @pytest.mark.parametrize("reason", ["json_damaged", "no_segments", "name_not_utf8"])
 def test_the_parse_says_how_many_segments_leave_the_shards(results, reason):
     reject = {"file": "a_1_t1_aligned.json", "reason": reason, "detail": "not valid JSON"}
-    malta = Country("malta", "mt", rejected=[reject])
+    other = {"file": "notes.json", "reason": "not_an_alignment_name", "detail": "another name"}
+    malta = Country("malta", "mt", rejected=[other, reject])
     line = "1 alignment file is left out: malta: a_1_t1_aligned.json: not valid JSON"
     assert sources._notes_on([malta], results)[-1] == f"{line}; 2 segments will leave the shards"

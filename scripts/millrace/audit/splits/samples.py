@@ -93,5 +93,10 @@ def described(sample: Sample, fields: Mapping[str, Any]) -> Sample:
 
 
 def first(fields: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    """The first of these fields that holds something; None without one."""
-    return next((fields[name] for name in names if fields.get(name) is not None), None)
+    """The first of these fields that holds something, which NaN is not; None without one."""
+    held = (fields.get(name) for name in names)
+    return next((value for value in held if not (value is None or _is_nan(value))), None)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)

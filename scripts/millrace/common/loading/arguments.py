@@ -16,7 +16,7 @@ def whole(name: str, value: Any, least: int | None = None) -> int:
     Raises MillraceError, also below `least`.
     """
     try:
-        number = int(operator.index(value))
+        number = operator.index(value)
     except TypeError:
         number = None
     if number is None or (least is not None and number < least):
