@@ -296,7 +296,6 @@ def test_segments_are_of_the_file_that_they_are_cut_from(check, tmp_path):
     folder(tmp_path / "sound", {"all": np.concatenate([noise(6, 1), noise(6, 2)])})
     (tmp_path / "link.flac").symlink_to(tmp_path / "sound/all.flac")
     row = {"audio_filepath": "sound/all.flac", "offset": 6.0, "duration": np.nan}
-    row["recording_id"] = ""
     train = lines(tmp_path / "a.jsonl", [row])
     test = lines(
         tmp_path / "b.jsonl", [{"audio_filepath": "link.flac", "offset": 0, "duration": 6}]

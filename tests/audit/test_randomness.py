@@ -128,6 +128,7 @@ def test_an_epoch_leaves_time_for_the_next_one(tmp_path):
     first, second = epochs(target, Ticking(0, 1, tmp_path, 0.0, [40.0]))
     assert len(first["batches"]) > 1 < len(second["batches"])
     assert not first["ended"] and not second["ended"]
+    assert first["left"] and second["left"]
 
 
 def test_passes_that_the_time_cuts_short_are_compared_as_far_as_they_came(tmp_path, monkeypatch):
@@ -264,6 +265,14 @@ def test_a_batch_of_another_size_may_come_again_to_fill_up_the_last_step(repeats
     epochs = of_workers([[list(range(23)), [23]], [[*range(24, 48), *range(repeats)]]], True)
     [finding] = said("DP2", epochs=epochs, source=[MAPPED])
     assert finding.verdict == verdict
+
+
+def test_the_last_batch_of_each_rank_may_be_smaller_and_is_no_batch_of_another_size():
+    """Five of 4 and one of 2 on each rank: of 39 samples one may repeat."""
+    epochs = of_workers([[list(range(22))], [[*range(22, 39), *range(5)]]], True)
+    source = MAPPED | {"samples": SOURCE["samples"][:39]}
+    [finding] = said("DP2", epochs=epochs, source=[source])
+    assert finding.verdict == "fail"
 
 
 @pytest.mark.parametrize(("samples", "verdict"), [(36, "not decidable"), (48, "pass")])
@@ -540,7 +549,7 @@ GENERATORS = {
     ),
     "made by the first sample, with a constant": (["", "7, 0", "7, 1"], ["", "7, 0", "7, 1"]),
     "begun alike, and drawn from as often as samples need": (["7", "a", "b"], ["7", "c", "d"]),
-    "begun alike, and drawn from by one of them": (["7", "a", "a"], ["7", "a", "b"]),
+    "begun alike, and drawn from by one of them": (["7", "7", "7"], ["7", "a", "b"]),
     "begun with other states": (["7", "a", "b"], ["8", "a", "b"]),
     "made by the second batch": (["", "", "a"], ["", "", "b"]),
 }

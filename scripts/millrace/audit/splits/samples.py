@@ -81,14 +81,13 @@ class Sample(NamedTuple):
 def described(sample: Sample, fields: Mapping[str, Any]) -> Sample:
     """The sample with what columns, or JSON, say about it."""
     seconds = first(fields, DURATIONS)
-    is_known = isinstance(seconds, int | float) and math.isfinite(seconds)
     recording = first(fields, RECORDINGS)
     if isinstance(recording, float) and recording.is_integer():
         recording = int(recording)  # a column of whole numbers, some of which are missing
     return sample._replace(
         transcript=str(first(fields, TEXTS) or sample.transcript),
-        recording=sample.recording if recording in (None, "") else str(recording),
-        seconds=float(seconds) if is_known else sample.seconds,
+        recording=sample.recording if recording is None else str(recording),
+        seconds=float(seconds) if isinstance(seconds, int | float) else sample.seconds,
     )
 
 
