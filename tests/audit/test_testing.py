@@ -147,8 +147,9 @@ def test_the_audit_is_asked_for_numbers_as_json_holds_them():
         asked.append(options)
         return {name: Result("ok", [{}], {}, 0.1) for name in probes}
 
-    numbers = {"ranks": np.int64(2), "workers": np.int64(0), "timeout": np.float32(9)}
+    numbers = {"ranks": np.int64(2), "memory_mb": np.int64(0), "timeout": np.float32(9)}
     options = Options("numpy.own:loader", start_method="forkserver", **numbers)
     with contextlib.suppress(KeyError):  # nothing was seen
         run.audit(options, ["DP2"], SimpleNamespace(audit=audited))
     assert json.loads(json.dumps(vars(asked[0])))["timeout"] == 9
+    assert asked[0].workers is None
