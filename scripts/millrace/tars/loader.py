@@ -1,5 +1,5 @@
-"""`open_tars`, the loader of any tars: what bounds a batch, what a sample costs, which keys and
-fields are taken, and when no workers are started."""
+"""`open_tars`, the loader of any tars: what bounds a batch, what a sample costs, and when no
+workers are started."""
 
 from __future__ import annotations
 

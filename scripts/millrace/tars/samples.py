@@ -1,5 +1,5 @@
 """The samples of tars: which members form one, by key and field as in webdataset, which are in
-none, and that an id may stand once."""
+none, that an id may stand once, and the choice of keys and fields, which each sample must have."""
 
 from __future__ import annotations
 
