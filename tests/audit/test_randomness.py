@@ -585,6 +585,7 @@ def two_workers(generators: tuple[list[str], list[str]], draw_torch: bool) -> li
         ((["7", "a", "b"], ["7", "a", "c"]), True, "pass"),  # it orders shards, alike everywhere
         ((["7", "a", "b"], ["7", "c", "d"]), False, "pass"),  # seeded anew for each sample
         ((["7", "a", "a"], ["7", "a", "a"]), False, "pass"),  # has made something once
+        ((["7", "", "b"], ["7", "", "c"]), False, "pass"),  # was not there after the first batch
     ],
 )
 def test_one_generator_repeats_though_another_does_not(generators, iterable, verdict):

@@ -171,7 +171,7 @@ def _begun_alike(one: list[Batch], other: list[Batch], is_each_judged: bool) -> 
     return [
         name
         for name in alike
-        if len(states[name]) > 1 and ours.random[name] == theirs.random.get(name)
+        if len(states[name]) > 1 and ours.random.get(name, name) == theirs.random.get(name)
     ]
 
 
