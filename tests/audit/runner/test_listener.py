@@ -148,8 +148,18 @@ def test_a_wrapper_that_counts_steps_leaves_its_loader_before_its_end(rank, data
     assert tap.is_left()
 
 
-def test_what_has_no_loader_behind_it_leaves_none(rank):
-    tap = Listener([torch.zeros(2)], rank)
+class Received(Steps):
+    """Batches that another rank has read, as Accelerate hands them out."""
+
+    def __iter__(self):
+        return iter([torch.zeros(2)])
+
+
+@pytest.mark.parametrize(
+    "loader", [[torch.zeros(2)], Received(DataLoader(plain.Squares(6), batch_size=2), 0)]
+)
+def test_what_reads_no_loader_leaves_none(rank, loader):
+    tap = Listener(loader, rank)
     tap.run()
     assert not tap.is_left()
 

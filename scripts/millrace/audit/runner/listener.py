@@ -108,8 +108,9 @@ class Listener:
             pass
 
     def is_left(self) -> bool:
-        """Whether the epoch ended before that of the DataLoader: a wrapper counts steps."""
-        if self.core is None or self.spent:
+        """Whether the epoch ended before that of the DataLoader: a wrapper counts steps. One that
+        reads nothing here, but on another rank, ends with that."""
+        if self.core is None or self.spent or not self.made:
             return False
         batches = length(self.core)
         return batches is None or len(self.made) < batches
