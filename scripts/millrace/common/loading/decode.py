@@ -18,7 +18,7 @@ import numpy as np
 import soundfile
 
 from millrace.common.loading.bad_samples import SampleError
-from millrace.common.loading.stated_bytes import ogg_bytes
+from millrace.common.loading.ogg import ogg_bytes
 
 SAMPLING_RATE = 16_000
 _PCM16 = np.float32(1 / 32768)

@@ -6,13 +6,14 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from millrace.common.loading.decode import LOUDEST, are_opposite
-from millrace.common.loading.stated_bytes import mp3_bytes, ogg_bytes
+from millrace.common.loading.ogg import ogg_bytes
 from millrace.music.features.decisions import check_values
 from millrace.music.features.track import Refused
 
@@ -26,6 +27,8 @@ LOWEST = 32.70  # Hz
 HOP_SECONDS = HOP / RATE
 _ESTIMATED = ("mp3", "aac")  # containers whose length FFmpeg guesses
 _MAX_LOST = 0.02  # of a recording's packets or seconds
+_XING_PLACES = (13, 21, 36)  # in an MP3's first frame: by its version and channels
+_XING_END = 36 + 16
 _UNSTATED = 0x7FFFF000  # bytes: a WAV that was written to a pipe says so many, or more
 # A small file may hold days of silence. No music takes fewer bytes a second, but for its pauses.
 _LEAST_BYTES_PER_SECOND = 1000
@@ -128,17 +131,21 @@ def _stated_seconds(container: av.container.InputContainer) -> float:
 def _check_whole(path: str | os.PathLike, size: int) -> None:
     """Raise Refused for a file that says that it was longer: FFmpeg takes what is left of it for
     the whole."""
-    if not size:
-        return
-    with (
-        open(path, "rb") as handle,
-        mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as raw,
-    ):
-        stated = _riff_size(raw[:10]) or mp3_bytes(raw)
-        end_of_pages = ogg_bytes(raw)
-    if size < (1 - _MAX_LOST) * stated or size < end_of_pages:
-        whole = max(stated, end_of_pages)
-        raise Refused("damaged", f"it is cut: {size:,} bytes of {whole:,} are there")
+    with open(path, "rb") as handle:
+        head = handle.read(10)
+        tag_size = _tag_size(head)
+        handle.seek(tag_size)
+        frame = handle.read(_XING_END)
+        pages = _pages_size(handle) if head[:4] == b"OggS" else 0
+    stated = _riff_size(head) or _xing_size(frame)
+    there = size - tag_size
+    if there < (1 - _MAX_LOST) * stated or there < pages:
+        raise Refused("damaged", f"it is cut: {there:,} bytes of {max(stated, pages):,} are there")
+
+
+def _pages_size(handle: BinaryIO) -> int:
+    with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+        return ogg_bytes(raw)
 
 
 def _riff_size(head: bytes) -> int:
@@ -146,6 +153,30 @@ def _riff_size(head: bytes) -> int:
     stated = 8 + int.from_bytes(head[4:8], "little")
     if head[:4] == b"RIFF" and stated < _UNSTATED:
         return stated
+    return 0
+
+
+def _tag_size(head: bytes) -> int:
+    """The bytes of the ID3 tag that a file begins with: its head, and four times 7 bits."""
+    if head[:3] != b"ID3":
+        return 0
+    size = 0
+    for byte in head[6:]:
+        size = size << 7 | byte & 0x7F
+    return len(head) + size
+
+
+def _xing_size(frame: bytes) -> int:
+    """The bytes from the first frame of an MP3 on, by that frame; 0 if it does not say, or is
+    none."""
+    if frame[:1] != b"\xff":
+        return 0
+    padded = frame.ljust(_XING_END, b"\0")
+    for place in _XING_PLACES:
+        name, flags, _, stated = struct.unpack_from(">4sIII", padded, place)
+        states_both = flags & 3 == 3  # frames, then bytes
+        if name in (b"Xing", b"Info") and states_both:
+            return stated
     return 0
 
 
