@@ -28,7 +28,7 @@ from millrace.common.workflow.runs import Audited, RunInputs, flags
 from millrace.common.workflow.sources import Sources, SourcesMissing
 
 PARTITIONS = "results/asr/partitions"
-CLOCK_SECONDS = 60  # by which the clock of a file server may be ahead
+_CLOCK_SECONDS = 60  # by which the clock of a file server may be ahead
 BUCKETS = "results/asr/buckets/bucket_config.json"
 CALIBRATION = "results/asr/calibration/calibrated_bs.json"
 RECEIPT = "results/asr/hub/{run}/receipt.json"
@@ -447,6 +447,6 @@ class AsrInputs(RunInputs):
 def _refuse_future(path: str) -> None:
     """Raise SourcesMissing for a manifest from the future: Snakemake would build the buckets, find
     them older than it, and delete them, time after time."""
-    if os.path.exists(path) and os.path.getmtime(path) > time.time() + CLOCK_SECONDS:
+    if os.path.exists(path) and os.path.getmtime(path) > time.time() + _CLOCK_SECONDS:
         problem = f"{path} has a time in the future, so what is built of it would look older"
         raise SourcesMissing(f"Millrace: asr: {problem}. Type `touch {shlex.quote(path)}`")

@@ -17,7 +17,7 @@ from pathlib import Path
 from millrace.audit.checks import entries
 from millrace.audit.checks.run import audit
 from millrace.audit.report import document, gate, sarif, terminal
-from millrace.audit.runner.target import Options, expectation, parse_args
+from millrace.audit.runner.target import START_METHODS, Options, expectation, parse_args
 from millrace.common import atomic, cli
 from millrace.common.errors import MillraceError
 
@@ -45,9 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--ranks", type=cli.positive_int, help=ranks)
     add("--workers", type=cli.count, help="workers of the loader (default: its own, at most 2)")
     add("--epochs", type=cli.positive_int, default=2, help="epochs that are read")
-    add(
-        "--start-method", default="", choices=("", "fork", "spawn", "forkserver"), help="of workers"
-    )
+    add("--start-method", default="", choices=START_METHODS, help="of workers")
     add(
         "--expect",
         default="",
@@ -73,8 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> int:
     try:
-        names = filter(None, args.only.split(","))
-        only = [entries.get(name).name for name in names]
+        only = entries.names(filter(None, args.only.split(",")))
         ignored = gate.typed_reasons(args.ignore)
         options = make_options(args)
         sys.path.insert(0, str(Path.cwd()))

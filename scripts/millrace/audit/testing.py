@@ -12,7 +12,6 @@ from millrace.audit.checks.run import audit
 from millrace.audit.report import document, gate, terminal
 from millrace.audit.runner.target import Options
 from millrace.common.errors import MillraceError
-from millrace.common.loading.arguments import several
 
 
 def assert_loader_ok(
@@ -46,7 +45,7 @@ def assert_loader_ok(
     __tracebackhide__ = True
     name = loader if isinstance(loader, str) else _name(loader)
     chosen = Options(name, ranks=ranks, **options)
-    only = [entries.get(entry).name for entry in several("only", only)]
+    only = entries.names(only)
     if not isinstance(ignore, Mapping | None):
         remedy = 'Give entries with reasons: {"DP9": "the cache fits"}'
         raise MillraceError(f"ignore is {ignore!r}", remedy=remedy)

@@ -4,9 +4,11 @@ when."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millrace.common.errors import MillraceError
+from millrace.common.loading.arguments import several
 
 FAMILIES = {
     "randomness": "Randomness and sharding",
@@ -216,11 +218,17 @@ _TEXTS = re.split(r"\n(?! )", CATALOGUE.strip())
 ENTRIES = {entry.name: entry for entry in map(_parse, _TEXTS)}
 
 
+def names(chosen: Iterable[str]) -> list[str]:
+    """The names of chosen entries as they are written here. Raises MillraceError as `get` does, and
+    for what is no list."""
+    return [get(name).name for name in several("only", chosen)]
+
+
 def get(name: str) -> Entry:
     """The entry of a name in any case; an unknown name is an error that lists those there are."""
-    names = {known.lower(): known for known in ENTRIES}
+    spelled = {known.lower(): known for known in ENTRIES}
     wanted = name.strip().lower()
-    if wanted not in names:
+    if wanted not in spelled:
         remedy = f"Entries: {', '.join(ENTRIES)}"
         raise MillraceError(f"there is no entry {name!r}", remedy=remedy)
-    return ENTRIES[names[wanted]]
+    return ENTRIES[spelled[wanted]]

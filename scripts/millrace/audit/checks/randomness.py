@@ -167,12 +167,8 @@ def _begun_alike(one: list[Batch], other: list[Batch], is_each_judged: bool) -> 
     # One that is seeded by index and epoch is alike where the same samples are asked for.
     if not is_each_judged or ours.indices == theirs.indices:
         return []
-    states = {name: {batch.random.get(name) for batch in one} for name in alike}
-    return [
-        name
-        for name in alike
-        if len(states[name]) > 1 and ours.random.get(name, name) == theirs.random.get(name)
-    ]
+    still_alike = [name for name in alike if ours.random.get(name, name) == theirs.random.get(name)]
+    return [name for name in still_alike if len({batch.random.get(name) for batch in one}) > 1]
 
 
 @check("DP2", "look", "epochs", "source")

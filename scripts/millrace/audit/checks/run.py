@@ -10,7 +10,6 @@ from millrace.audit.checks.findings import Finding, judge, load
 from millrace.audit.runner.guard import Guard
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options, WrongName, checked
-from millrace.common.loading.arguments import several
 
 
 def audit(
@@ -23,7 +22,7 @@ def audit(
     the loader; and for an option or an entry that there is not.
     """
     options = checked(options)
-    checks = load([entries.get(name).name for name in several("only", only)])
+    checks = load(entries.names(only))
     needed = {"look"}
     for check in checks:
         needed.update(check.probes)

@@ -15,6 +15,9 @@ from typing import Any
 from millrace.common.errors import MillraceError
 from millrace.common.loading.arguments import above_zero, whole
 
+# Of workers; "": as the loader has it.
+START_METHODS = ("", "fork", "spawn", "forkserver")
+
 
 class WrongName(MillraceError):
     """A name of the command line that leads to no loader, model or loop."""
@@ -132,9 +135,6 @@ def parse_args(pairs: list[str]) -> dict[str, Any]:
     return values
 
 
-_METHODS = ("", "fork", "spawn", "forkserver")
-
-
 def checked(options: Options) -> Options:
     """The same, with numbers as JSON holds them. Raises MillraceError for what no command line
     takes: a probe that it breaks would be not decidable, and so no fail."""
@@ -144,7 +144,7 @@ def checked(options: Options) -> Options:
             raise MillraceError(f"{name} is {value!r}", remedy=f"Name it: 'train.py:{name}'")
     if not isinstance(options.args, Mapping):
         raise MillraceError(f"args is {options.args!r}", remedy="Give a dict")
-    if options.start_method not in _METHODS:
+    if options.start_method not in START_METHODS:
         problem = f"start_method is {options.start_method!r}"
         raise MillraceError(problem, remedy="Give fork, spawn or forkserver")
     try:

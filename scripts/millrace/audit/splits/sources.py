@@ -70,9 +70,8 @@ def _folder(folder: Path) -> Iterator[Sample]:
             contents = {ending: text.read_bytes() for ending, text in texts.items()}
             yield _with_words(sample, contents)
     else:
-        # Any file may be called .json.
-        read_too = {path for path in files if path.suffix.lower() in _KINDS}
-        read_too = {path for path in read_too if path.suffix.lower() != ".json"}
+        kinds = _KINDS.keys() - {".json"}  # any file may be called so
+        read_too = {path for path in files if path.suffix.lower() in kinds}
         for path in sorted(read_too):
             yield from _KINDS[path.suffix.lower()](path)
 
