@@ -326,9 +326,9 @@ DIALECTS = {
         + padded(b"h"),
         [(b"own", FILE, b"h")],
     ),
-    "pax twice, of which the first counts": (
-        pax((b"path", b"one"), (b"size", b"2"))
-        + pax((b"path", b"two"), (b"size", b"3"))
+    "pax twice": (
+        pax((b"path", b"one"), (b"size", b"2"), (b"comment", b"1"))
+        + pax((b"path", b"one"), (b"comment", b"2"))
         + header(b"short", 0)
         + padded(b"de"),
         [(b"one", FILE, b"de")],
@@ -546,6 +546,43 @@ DAMAGE = {
         [(b"a", b"a"), (b"b", b"b")],
         1,
     ),
+    # As of a record that grew, or of two headers: other readers take another name or size.
+    **{
+        f"PAX records {records!r}": (
+            tar_of(("a", b"a"))[:1024]
+            + header(b"pax", len(records), b"x")
+            + padded(records)
+            + tar_of(("b", b"b")),
+            "damaged",
+            word,
+            [(b"a", b"a"), (b"b", b"b")],
+            1,
+        )
+        for records, word in [
+            (b"9 path=z\0", "a PAX record of an impossible length"),
+            (b"8 size=1z", "a PAX record of an impossible length"),
+            (b"9 path=z\npath=y", "PAX records that are none"),
+        ]
+    },
+    **{
+        f"two headers of {key.decode()}": (
+            tar_of(("a", b"a"))[:1024]
+            + pax((key, b"0"))
+            + second
+            + header(b"short", 1)
+            + padded(b"1")
+            + tar_of(("b", b"b")),
+            "damaged",
+            "two paths, links or sizes of one member",
+            [(b"a", b"a"), (name, b"1"), (b"b", b"b")],
+            2,
+        )
+        for key, second, name in [
+            (b"path", header(b"long", 2, b"L") + padded(b"2\0"), b"2"),
+            (b"linkpath", header(b"long", 2, b"K") + padded(b"2\0"), b"short"),
+            (b"size", pax((b"size", b"1")), b"short"),
+        ]
+    },
     # Taken at its word it would be a file that ends there, and what lies behind it lost.
     "extended header of a size above all": (
         tar_of(("a", b"a"))[:1024] + header(b"long", 1 << 30, b"L") + tar_of(("b", b"b")),

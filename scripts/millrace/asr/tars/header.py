@@ -34,8 +34,8 @@ _KINDS = {
 _DEVICES = b"346"
 
 _RECORD = re.compile(rb"(\d+) ([^=]+)=")
-# What no global header may say of all members after it.
-_NEVER_GLOBAL = frozenset((b"path", b"linkpath", b"size"))
+# What no global header may say of all members after it, nor two headers differently of one.
+_OF_ONE_MEMBER = frozenset((b"path", b"linkpath", b"size"))
 _SPARSE_KEYS = frozenset(
     (b"GNU.sparse.map", b"GNU.sparse.size", b"GNU.sparse.realsize", b"GNU.sparse.major")
 )
@@ -127,15 +127,12 @@ def read_group(fetch: Fetch, start: int, total: int) -> tuple[Group | None, int]
 class _GroupReader:
     """Reads a group: extended headers, and the header of the member that they are about.
 
-    `name`, `link` and `records` are what extended headers say; the first to say it wins, as in
-    `tarfile`.
+    `records` are what extended headers say; a GNU long name or link is the record of that name.
     """
 
     fetch: Fetch
     start: int
     total: int
-    name: bytes | None = None
-    link: bytes | None = None
     records: Records = field(default_factory=dict)
 
     def read(self) -> tuple[Group | None, int]:
@@ -151,7 +148,7 @@ class _GroupReader:
             if typeflag != b"g":
                 self._extend(typeflag, payload)
             else:
-                if _NEVER_GLOBAL & _records(payload, self.start).keys():
+                if _OF_ONE_MEMBER & _records(payload, self.start).keys():
                     raise BadHeader(self.start, "a global header with a path or size")
                 # It ends its group, so that every member's own group starts at its own header.
                 if position == self.start:
@@ -183,24 +180,20 @@ class _GroupReader:
 
     def _extend(self, typeflag: bytes, payload: bytes) -> None:
         """Take in a GNU long name (L) or link (K), or PAX records."""
-        name = link = None
-        records: Records = {}
         if typeflag == b"L":
-            name = _text(payload)
+            records = {b"path": _text(payload)}
         elif typeflag == b"K":
-            link = _text(payload)
+            records = {b"linkpath": _text(payload)}
         else:
             records = _records(payload, self.start)
-            link = records.get(b"linkpath")
             if b"path" in records:
-                name = records[b"path"].rstrip(b"/")
+                records[b"path"] = records[b"path"].rstrip(b"/")
 
-        if self.name is None:
-            self.name = name
-        if self.link is None:
-            self.link = link
-        if records:
-            self.records = {**records, **self.records}
+        # Of two names tarfile takes the first, GNU tar the last.
+        twice = _OF_ONE_MEMBER & records.keys() & self.records.keys()
+        if any(records[key] != self.records[key] for key in twice):
+            raise BadHeader(self.start, "two paths, links or sizes of one member")
+        self.records |= records
 
     def _member(self, block: bytes, position: int) -> Group:
         typeflag = block[156:157]
@@ -224,8 +217,8 @@ class _GroupReader:
         return Group(kind, name, link, data, size, after)
 
     def _name(self, block: bytes) -> bytes:
-        if self.name is not None:
-            return self.name
+        if b"path" in self.records:
+            return self.records[b"path"]
         name = _text(block[:100])
         # GNU's own header has other fields where POSIX has the prefix.
         is_posix = block[257:262] == b"ustar" and block[257:265] != b"ustar  \0"
@@ -234,9 +227,7 @@ class _GroupReader:
         return name
 
     def _link(self, block: bytes) -> bytes:
-        if self.link is not None:
-            return self.link
-        return _text(block[157:257])
+        return self.records.get(b"linkpath", _text(block[157:257]))
 
     def _size(self, block: bytes) -> int:
         size = number(block[124:136])
@@ -272,8 +263,10 @@ def _records(payload: bytes, start: int) -> Records:
     at = 0
     while match := _RECORD.match(payload, at):
         length = int(match[1]) if len(match[1]) < 12 else 0
-        if at + length > len(payload) or at + length <= match.end():
+        if at + length <= match.end() or payload[at + length - 1 : at + length] != b"\n":
             raise BadHeader(start, "a PAX record of an impossible length")
         records[match[2]] = payload[match.end() : at + length - 1]
         at += length
+    if payload[at:].strip(b"\0"):
+        raise BadHeader(start, "PAX records that are none")
     return records
