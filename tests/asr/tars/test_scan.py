@@ -583,6 +583,14 @@ DAMAGE = {
             (b"size", pax((b"size", b"1")), b"short"),
         ]
     },
+    # Each of thousands would be read again from each of those before it.
+    "headers of one member": (
+        tar_of(("a", b"a"))[:1024] + 40 * pax((b"comment", b"1")) + tar_of(("b", b"b")),
+        "damaged",
+        "more than 16 headers of one member",
+        [(b"a", b"a"), (b"b", b"b")],
+        1,
+    ),
     # Taken at its word it would be a file that ends there, and what lies behind it lost.
     "extended header of a size above all": (
         tar_of(("a", b"a"))[:1024] + header(b"long", 1 << 30, b"L") + tar_of(("b", b"b")),

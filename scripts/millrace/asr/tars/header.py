@@ -11,6 +11,8 @@ from zlib import adler32
 BLOCK = 512
 MAX_EXTENDED_BYTES = 1 << 26
 """An extended header (long name, PAX records) above this is taken for damage."""
+MAX_GROUP = 16
+"""A member with more headers than this is damage: behind damage each is read again."""
 MAX_BODY_BYTES = 1 << 62
 """A member above this is damage too: where it ends is no address (base-256 fields hold up to 88
 bits)."""
@@ -137,7 +139,7 @@ class _GroupReader:
 
     def read(self) -> tuple[Group | None, int]:
         position = self.start
-        while True:
+        for _ in range(MAX_GROUP):
             block = self._header(position)
             typeflag = block[156:157]
             if typeflag not in b"LKxXg":
@@ -154,6 +156,7 @@ class _GroupReader:
                 if position == self.start:
                     return None, after
             position = after
+        raise BadHeader(self.start, f"more than {MAX_GROUP} headers of one member")
 
     def _header(self, position: int) -> bytes:
         block = self.fetch(position, BLOCK)
