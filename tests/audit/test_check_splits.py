@@ -229,7 +229,8 @@ def test_of_pictures_the_nearest_in_each_split_is_named(check, tmp_path):
     for split in ("train", "test", "validation"):
         (tmp_path / split).mkdir()
     picture(1).save(tmp_path / "train/a.png")
-    picture(1).save(tmp_path / "test/p.jpg", quality=50)
+    for path in ("test/p.jpg", "validation/o.jpg"):
+        picture(1).save(tmp_path / path, quality=50)
     for path in ("test/q.webp", "validation/r.webp"):
         picture(1).save(tmp_path / path, lossless=True)
     more = ["--validation", str(tmp_path / "validation")]
@@ -260,6 +261,9 @@ def test_what_is_only_said_of_samples_is_compared_too(check, tmp_path):
     test = [row(TEXTS[0].upper(), 3.215), row(TEXTS[1], 4.02), row("yes", 1.0), row("", 5.0, 0.0)]
     test += [row("yes it is", 2.0), row("yes it is so", 2.0), row("", 7.0, 1)]
     test += [row("no", 7.0, np.nan)]
+    # Who knows how long they last?
+    train.append(row(TEXTS[2], "unknown"))
+    test.append(row(TEXTS[2], "unknown"))
     found = check(lines(tmp_path / "a.jsonl", train), lines(tmp_path / "b.jsonl", test))
     # A recording is named once. Others may say yes for a second, or the same sentence faster.
     assert found.names() == [

@@ -653,6 +653,7 @@ def test_epochs_repeat_if_another_process_begins_one_alike(name, worker, process
     ("own", "main", "is_missed"),
     [
         ([ONE, ONE], [ONE, OTHER, ONE], True),
+        ([FIRST, FIRST], [FIRST, [*FIRST[4:], *FIRST[:4]], FIRST], True),  # the same batches
         ([ONE, ONE], [ONE, OTHER, FIRST], False),  # random, and not the epoch's
         ([ONE, ONE], [ONE, ONE, ONE], False),
         ([ONE, OTHER], [ONE, OTHER, ONE], False),

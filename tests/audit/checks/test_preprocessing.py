@@ -325,6 +325,7 @@ def test_constants_of_both_splits_are_blamed_if_they_may_be_those_of_a_field(
     [
         ({"min": [-1.8] * 3}, "pass"),
         ({"min": [-3.0] * 3}, "fail"),
+        ({"min": [-2.11, -2.03, -1.8], "max": [-2.11, -2.03, -1.8]}, "fail"),  # scaled twice
         (GREY | {"min": [-1.8], "max": [2.0]}, "fail"),  # ImageNet's are of three channels
     ],
 )

@@ -294,6 +294,7 @@ def test_a_library_of_the_loader_is_imported_once_for_all_probes(tmp_path, monke
     (tmp_path / "script.py").write_text(SCRIPT_THAT_IMPORTS)
     monkeypatch.syspath_prepend(library)
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     with Guard() as guard:
         for _ in range(2):
             results = guard.audit(
@@ -302,6 +303,7 @@ def test_a_library_of_the_loader_is_imported_once_for_all_probes(tmp_path, monke
             assert {result.status for result in results.values()} == {"ok"}
     # By the first look and for all that follows; an audit after it knows nothing of it.
     assert (tmp_path / "marks").read_text() == "xx" * 2
+    assert not list(tmp_path.rglob("__pycache__"))  # where the user's code lies
     seeds = (tmp_path / "marks.seeds").read_text().split()
     assert len(set(seeds)) > 1
 

@@ -40,6 +40,9 @@ class Calling:
         return 0.5
 
 
+class Inheriting(Drawing): ...
+
+
 class OfClass:
     rng = RNG
 
@@ -71,6 +74,7 @@ def by_name(*, rng: random.Random = RNG) -> None: ...
         (partial(print, file=Slotted()), "keywords.file.rng"),
         (Drawing(), "RNG"),
         (Calling(), "RNG"),
+        (Inheriting(), "RNG"),
         (OfClass(), "rng"),
         (Drawing().draw, "__self__.RNG"),
         (closed_over(), "rng"),
