@@ -188,6 +188,15 @@ def test_one_overlong_transcript_or_wrong_duration_does_not_thin_out_every_batch
     assert budget.most_rows(np.array([9.9]))[0] > 0.9 * calibration("b_7_10")["batch_size"]
 
 
+def test_rows_that_are_longer_than_those_of_the_trials_stay_below_the_limit(tmp_path):
+    """The longest clips could not be read when the bucket was calibrated."""
+    calibrations = {**ALL, "b_7_10": calibration("b_7_10", longest_seconds=20.0)}
+    _, output = merged(tmp_path, calibrations)
+    budget = read_budgets(tmp_path / "buckets", output, 240.0)[list(BUCKETS).index("b_7_10")]
+    rows = int(budget.most_rows(np.array([20.0]))[0])
+    assert TRUE.predict(rows, 20.0, 170) <= 130.0
+
+
 def test_the_order_of_the_files_does_not_matter(tmp_path):
     _, output = merged(tmp_path, ALL)
     first = output.read_bytes()

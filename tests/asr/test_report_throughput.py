@@ -76,6 +76,7 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
 
     phases = shown.by_name("Share of time by phase")
     assert phases["Wait for data"] == ["60.0 %", "2.0 %"]
+    assert phases["Optimiser"] == ["0.0 %", "0.0 %"]  # measured
     assert rows["Waiting for data"][:2] == ["60.0 %", "2.0 %"]
     buckets = shown.by_name("Our steps by bucket")
     assert list(buckets) == list(BUCKETS) == [bucket["name"] for bucket in result["buckets"]]

@@ -27,7 +27,7 @@ METRICS = {
     "samples": 9,
     "loss": 1.0,
     "last_evaluation": {"loss": 2.0, "cer": 0.5, "wer": 0.75, "step": 7},
-    "test": {"loss": 1.5, "cer": 0.25, "wer": 0.375},
+    "test": {"loss": 0.0, "cer": 0.25, "wer": 0.375},
     "error_rates": {
         "dev": {"by_language": {"no": NORWEGIAN}},
         "test": {"by_language": {"de": GERMAN}},
@@ -85,7 +85,7 @@ def test_model_and_card_are_published_and_nothing_else_of_the_folder(tmp_path):
         "de 0.50, no 2.25, und 0.25",
         "| train | 3.00 | 6 |  |  |  |",
         "| dev | 0.50 | 2 | 2.000 | 0.500 | 0.750 |",
-        "| test | 0.25 | 1 | 1.500 | 0.250 | 0.375 |",
+        "| test | 0.25 | 1 | 0.000 | 0.250 | 0.375 |",
         "| dev | no | 2 | 50.0 % (40.0–60.0) | 75.0 % |",
         "| test | de | 1 | 50.0 % (40.0–60.0) | 37.5 % (25.0–50.0) |",
         'library_name: "millrace"',

@@ -164,3 +164,10 @@ def test_pinned_batches():
     batch = collate(0, rows_of(RAWS), RAWS).pin_memory()
     assert batch.audio.is_pinned() and batch.lengths.is_pinned()
     check(batch.to("cuda").to("cpu"), RAWS)
+
+
+def test_what_a_model_has_prepared_stays_beside_its_pinned_tensors(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # which needs a GPU
+    batch = collate(0, rows_of(RAWS), RAWS)
+    batch.prepared = {"tensors": {"mel": torch.zeros(1)}, "count": 3}
+    assert batch.pin_memory().prepared == {"tensors": {"mel": torch.zeros(1)}, "count": 3}

@@ -217,6 +217,8 @@ def test_rows_over_the_budget_are_batches_of_their_own_and_others_are_split_to_f
     ]
     stats = plan_epoch(parts, BUDGET, 0, 0, 4).stats()
     assert (stats["rows"], stats["split_batches"], stats["filler_batches"]) == (7, 2, 1)
+    # More batches than are put together at once.
+    assert_once(plan_epoch([np.full(66_000, 300.0, np.float32)], BUDGET, 0, 0, 1).rows, 66_000)
 
 
 def test_rows_of_nearly_one_duration_meet_others_in_the_next_epoch() -> None:

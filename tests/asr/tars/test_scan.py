@@ -464,10 +464,10 @@ def test_bytes_behind_a_link_or_a_directory_are_damage_by_name(tmp_path, chains)
 
 
 def test_bytes_that_are_not_there_cost_no_member(tmp_path):
-    """A directory's size leads nowhere, and behind its header is no header either."""
+    """The size of a directory or device leads nowhere, and behind its header is no header."""
     members = tar_of(*((f"m{number}", body_of(700, number)) for number in range(9)))
-    for size in (400, 9000):
-        path = save(tmp_path, header(b"d/", size, b"5") + body_of(1024) + members)
+    for size, kind in ((400, b"5"), (9000, b"5"), (9000, b"3")):
+        path = save(tmp_path, header(b"d/", size, kind) + body_of(1024) + members)
         scanned = check_equal(path)
         assert scanned.status == "damaged" and len(scanned.names) == 10
 
@@ -746,11 +746,14 @@ def test_each_chain_finds_a_member_and_walks_a_part_of_the_tar(tmp_path, monkeyp
         return list(chains)
 
     monkeypatch.setattr(tar_chain, "split", noted)
+    told = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, offset, size, advice: told.append(advice))
     path = save(
         tmp_path, b"".join(header(b"m%06d" % i, 9_216) + bytes(9_216) for i in range(400)) + END
     )
     assert len(scan(path, 4).names) == 400
     assert len(chains) == 4 and min(len(chain.starts) for chain in chains) >= 50
+    assert told.count(os.POSIX_FADV_WILLNEED) >= 300  # before they are read
 
 
 def test_dense_tars_are_read_in_few_reads(tmp_path):

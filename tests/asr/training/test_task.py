@@ -82,8 +82,11 @@ def test_ranks_share_the_evaluation_and_each_has_the_figures_of_all(tmp_path):
     texts = {sample.sample_id: sample.hypothesis for sample in task.transcribed["dev"]}
     evaluated(task, exchange, 0)
     assert 0 < len(exchange.parts[0][1]) < 12
-    together = evaluated(task, OneOf(exchange.parts), 1)
+    other = OneOf(exchange.parts)
+    together = evaluated(task, other, 1)
     assert together == pytest.approx(alone, rel=1e-5)
+    losses, units, _ = zip(*(sums for sums, _ in exchange.parts + other.parts), strict=True)
+    assert together["loss"] == pytest.approx(sum(losses) / sum(units))
     # A rank may write the hypotheses of all: each sample once.
     written = task.transcribed["dev"]
     assert (
