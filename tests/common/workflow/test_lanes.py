@@ -238,6 +238,9 @@ def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets
     assert line == said
     third.success(["manifest", "index"])
     assert parse(**new)[1] == ""
+    fourth, line = parse(**old)
+    fourth.success(["index"])
+    assert parse(**old)[1] == line != ""
 
 
 def comparing(*_: object) -> Found:
@@ -326,6 +329,8 @@ def test_what_is_said_is_what_the_targets_of_a_stage_make_pending(capsys):
     )
     changed = {"min_duration": 2, "max_cer": 2, "hub": 2}
     note("metadata", "results/speech/manifest/a")
+    make("results/speech/shards/a")  # without a note, which manifests do not need
+    make("results/speech/manifest/a", min_duration=1, max_cer=1)
     assert said("speech_manifest", **changed) == "min_duration 1 -> 2"
     make("results/speech/shards/a", min_duration=1, max_cer=1, hub=1)
     note("incomplete", "results/speech/shards/a")
