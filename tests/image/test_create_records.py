@@ -434,7 +434,7 @@ def disjoint(raw: Path) -> None:
             "holds a line break",
         ),
         (
-            lambda raw: write_picture(small_tree(raw) / "train/class 0/a\rb.png"),
+            lambda raw: write_picture(small_tree(raw) / "val/class 0/a\rb.png"),
             "holds a line break",
         ),
         (lambda raw: emptied(small_tree(raw)), "raw/train: holds no images. Expected: train/"),

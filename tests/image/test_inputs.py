@@ -57,10 +57,12 @@ def test_a_record_file_is_made_again_by_the_job_of_its_partition(tmp_path, monke
         atomic.write_json(f"results/image/partitions/train-{number}.json", plan)
     listed = [{"name": name} for name in names]
     atomic.write_json("results/image/records/train/records.json", {"files": listed})
+    atomic.write_json("results/image/records/val/records.json", {"files": [{"name": "val.h5"}]})
 
     of = inputs(Sources({"train": ["train-0", "train-1"], "val": []}))
     files, made_with = of.listed[:2]
-    assert list(files()) == [f"results/image/records/train/{name}" for name in names]
+    paths = [f"results/image/records/train/{name}" for name in names]
+    assert list(files()) == [*paths, "results/image/records/val/val.h5"]
     assert made_with(f"x/{names[1]}") == "results/image/records/partitions/train-1.json"
     assert made_with("x/none.h5") is None
     # One that Snakemake knows and that is not there has failed, perhaps after it had written some.
