@@ -503,6 +503,7 @@ def test_values_that_lie_in_other_files_are_refused(tmp_path):
         h5.create_virtual_dataset("a_virtual__/cqt", layout)
         outside = [(str(tmp_path / "raw"), 0, values.nbytes)]
         h5.create_dataset("an_external/cqt", data=values, external=outside)
+        h5["a_link"] = h5py.SoftLink("/gone/cqt")
     tracks = scanned(tmp_path)
     assert [track.refused for track in tracks] == ["", "elsewhere", "elsewhere"]
     index = indexed(tmp_path)

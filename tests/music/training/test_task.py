@@ -244,6 +244,9 @@ def test_choices_of_the_configuration_reach_what_reads_features(tmp_path):
 def test_a_recording_in_two_splits_and_features_of_other_bins_are_refused(tmp_path):
     corpus(tmp_path)
     splits = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("train", "valid")]
+    (tmp_path / "other.json").write_text(json.dumps({"C-1": splits[0]["C-1"]}))
+    with pytest.raises(MillraceError, match="C-1"):
+        task_of(tmp_path, f"path.splits.test={tmp_path / 'other.json'}")
     splits[1]["C-1"] = splits[0]["C-1"]
     (tmp_path / "valid.json").write_text(json.dumps(splits[1]))
     with pytest.raises(MillraceError, match="C-1"):
