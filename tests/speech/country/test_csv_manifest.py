@@ -218,13 +218,14 @@ def test_audio_that_fails_is_an_error_in_the_file_until_it_is_mended(manifest):
 def test_a_tar_of_unknown_content_is_not_replaced(manifest, capsys):
     assert create(manifest, "--max-videos", "1") == 0
     folder = manifest.parent.parent / "out/testland/train-10"
-    for sidecar in folder.glob(".*"):
-        sidecar.unlink()
-    before = tree(folder)
-    assert create(manifest) == 1 and tree(folder) == before
-    log = capsys.readouterr().err
     unknown = "what it holds is unknown without .testland-train-10-00000.index.parquet beside it"
-    assert unknown in log and "Bring that file back" in log
+    for spoil in (lambda sidecar: sidecar.write_bytes(b"PAR1"), Path.unlink):
+        for sidecar in folder.glob(".*"):
+            spoil(sidecar)
+        before = tree(folder)
+        assert create(manifest) == 1 and tree(folder) == before
+        log = capsys.readouterr().err
+        assert unknown in log and "Bring that file back" in log
 
 
 def test_a_recording_lies_in_one_split_by_its_rows_and_by_the_splits(manifest):
@@ -260,6 +261,10 @@ def test_a_recording_lies_in_one_split_by_its_rows_and_by_the_splits(manifest):
         (
             lambda text: text.replace(",train,10\n", ",train\n", 1),
             "line 2: 19 cells for 20 columns",
+        ),
+        (
+            lambda text: text.replace(",train,10\n", ",train,10,\n", 1),
+            "line 2: 21 cells for 20 columns",
         ),
         (
             lambda text: text.replace(",testland,", ",,", 1),

@@ -69,6 +69,9 @@ def test_a_row_without_a_status_is_damage_that_names_the_file(part):
         Damaged, match=rf"{part.index}: .*testland_a_0_1000 of the manifest is missing"
     ):
         list(part.final_rows())
+    part.manifest.write_bytes(b"PAR1")
+    with pytest.raises(Damaged, match=str(part.manifest)):
+        list(part.rows())
 
 
 @pytest.mark.parametrize("line", ["5", '{"segment": 1}', '{"reason": "too_short"}', "[]"])

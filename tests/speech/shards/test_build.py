@@ -554,6 +554,7 @@ def test_every_format_has_its_own_bound():
         "opus": 4096 + 8_000,
         "mp3": 4096 + 8_800,
     }
+    assert audio_bytes(1, 24_000, "opus") == 4096 + 16_000
 
 
 @pytest.mark.parametrize(
