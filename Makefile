@@ -105,7 +105,7 @@ $(VENV)/.runtime: requirements.txt requirements-demo.txt constraints.txt pyproje
 	$(PIP) --no-deps --editable .
 	@touch $@
 
-$(VENV)/.test: requirements-test.txt constraints.txt $(VENV)/.runtime | $(VENV)/.python
+$(VENV)/.test: requirements-test.txt $(VENV)/.runtime | $(VENV)/.python
 	$(PIP) -r requirements-test.txt
 	@touch $@
 
