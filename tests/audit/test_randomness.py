@@ -12,6 +12,8 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from millrace.audit.checks.findings import LONGER, Finding, judge, load
+from millrace.audit.checks.records import Batch, parse
+from millrace.audit.checks.shares import order_of
 from millrace.audit.probes import epochs as probe
 from millrace.audit.probes.epochs import _is_order, _shuffling, epochs, loop, set_epoch
 from millrace.audit.runner.probes import Result
@@ -737,6 +739,9 @@ def test_samples_that_cannot_be_known_again_say_nothing_of_a_restart():
     source = [SOURCE | {"stable": []}]
     [finding] = said("resume", resume=[restart(LEFT)], source=source)
     assert finding.cause == "nothing is left that can be known again"
+    [batch] = parse(list[Batch], notes([0, 1]))
+    del batch.samples[1]["id"]
+    assert order_of([batch], ["id"]) == []
 
 
 @pytest.mark.parametrize(
