@@ -53,5 +53,7 @@ def renewed(name: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    for path in FOLDER.glob("*.md"):
-        path.write_text(renewed(path.stem, path.read_text()))
+    for name in ("index", *(entry.lower() for entry in ENTRIES)):
+        path = FOLDER / f"{name}.md"
+        path.touch()
+        path.write_text(renewed(name, path.read_text()))

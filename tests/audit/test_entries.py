@@ -49,6 +49,7 @@ def test_catalogue_and_report_need_the_standard_library_alone():
 def test_the_pages_agree_with_the_catalogue_and_the_command_and_their_links_lead_somewhere():
     pages = {path.stem: path.read_text() for path in FOLDER.glob("*.md")}
     assert set(pages) == {"index", *BY_HAND, *(name.lower() for name in NAMES)}
+    assert f"[{len(NAMES)} bugs](docs/audit/index.md)" in (ROOT / "README.md").read_text()
     for name, text in pages.items():
         assert text == renewed(name, text), f"{name}: make docs"
         assert set(re.findall(r"\]\((\w+)\.md\)", text)) <= set(pages)

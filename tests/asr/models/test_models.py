@@ -46,6 +46,8 @@ def test_the_file_where_docs_tell_to_add_a_model_has_a_line_for_each():
     (path,) = re.findall(r"`(asr/models/\w+\.py)` \|$", row)
     named = importlib.import_module("millrace." + path.removesuffix(".py").replace("/", "."))
     assert Path(path).name in models.__doc__
+    schema = (Path(__file__).parents[3] / "rules/schemas/asr.schema.yaml").read_text()
+    assert all(name in schema for name in NAMES)
     modules = {kind: f"{models.__name__}.{of}" for of, kind, _ in named.MODELS}
     assert all(hasattr(importlib.import_module(module), kind) for kind, module in modules.items())
     assert "MODELS = (" in (Path(models.__file__).parent / Path(path).name).read_text(), (
