@@ -74,7 +74,7 @@ def test_the_rank_is_the_one_that_runs_or_the_one_that_is_given(
         (
             "RANK=1 WORLD_SIZE=2",
             {"rank": 0},
-            r"rank 0 of 2 \(open_loader\), but this is rank 1 of 2 \(RANK",
+            r"rank 0 of 2 \(as given\), but this is rank 1 of 2 \(RANK",
         ),
         ("RANK=0 WORLD_SIZE=2", {"world_size": 1}, "rank 0 of 1 .* but this is rank 0 of 2"),
         (

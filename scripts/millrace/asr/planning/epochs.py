@@ -51,8 +51,7 @@ class EpochPlans:
 
     def __post_init__(self) -> None:
         # Plans are made when they are needed: what can never be planned is refused before.
-        budgets = [self.budget] * len(self.durations)
-        check_rows(self.durations, budgets, self.world_size, self.window)
+        check_rows(self.durations, self.world_size, self.window)
 
     def __call__(self, epoch: int) -> Plan:
         return self._plan(epoch, self.world_size, ())

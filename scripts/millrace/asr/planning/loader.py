@@ -120,7 +120,7 @@ class RankLoader(BatchLoader):
         self._position = self._resume_at = step
 
     def __iter__(self) -> Iterator[Any]:
-        opened = _Place(self._dataset.rank, self.epoch_plans.world_size, "open_loader")
+        opened = _Place(self._dataset.rank, self.epoch_plans.world_size, "as opened")
         running = _running()
         if running.source and opened[:2] != running[:2]:
             remedy = (
@@ -189,7 +189,7 @@ def checked_place(rank: int | None, world_size: int | None) -> _Place:
         given = _Place(
             running.rank if rank is None else rank,
             running.world_size if world_size is None else world_size,
-            "open_loader",
+            "as given",
         )
         if given[:2] == running[:2]:
             return running

@@ -50,9 +50,10 @@ def plan_epoch(
     lengths = [np.ascontiguousarray(bucket, np.float32) for bucket in durations]
     if isinstance(budgets, BatchBudget):
         budgets = [budgets] * len(lengths)
-    else:
-        budgets = list(budgets)
-    check_rows(lengths, budgets, world_size, window)
+    if len(budgets) != len(lengths):
+        problem = f"{len(budgets)} budgets for {len(lengths)} buckets"
+        raise MillraceError(problem, "batch budgets")
+    check_rows(lengths, world_size, window)
     cuts = [
         cut_bucket(bucket, budget, hashing.key(seed, epoch, _SHUFFLE, number), window)
         for number, (bucket, budget) in enumerate(zip(lengths, budgets, strict=True))
@@ -132,16 +133,8 @@ def every_bucket_first(plan: Plan) -> ChosenSteps:
     return ChosenSteps([(plan, step) for step in [*first, *others.tolist()]])
 
 
-def check_rows(
-    lengths: Sequence[np.ndarray],
-    budgets: Sequence[BatchBudget],
-    world_size: int,
-    window: int | None,
-) -> None:
-    """Raise MillraceError for what `plan_epoch` cannot plan."""
-    if len(budgets) != len(lengths):
-        problem = f"{len(budgets)} budgets for {len(lengths)} buckets"
-        raise MillraceError(problem, "batch budgets")
+def check_rows(lengths: Sequence[np.ndarray], world_size: int, window: int | None) -> None:
+    """Raise MillraceError for rows and numbers that `plan_epoch` cannot plan."""
     if world_size < 1 or (window is not None and window < 1):
         problem = f"world size {world_size} and window {window} must be at least 1"
         raise MillraceError(problem, "batch plan")
