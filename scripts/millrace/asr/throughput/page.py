@@ -86,34 +86,22 @@ def _phases(comparison: Comparison) -> Table:
 def _buckets(buckets: Sequence[Bucket]) -> Table:
     hours = math.fsum(bucket.hours for bucket in buckets)
     seen = math.fsum(bucket.seen_hours for bucket in buckets)
-    rows = []
+    rows: list[dict[str, Cell]] = []
     for bucket in buckets:
         if not bucket.rows:
             continue
-        cells = [
-            Code(bucket.name),
-            _number(bucket.steps, human_count),
-            _number(bucket.step_seconds, lambda seconds: rate(1000 * seconds)),
-            _number(bucket.audio_seconds_per_second, rate),
-            _number(bucket.padding, human_share),
-            _number(bucket.peak_memory_bytes, human_bytes),
-            _number(bucket.seen_hours / seen if seen else None, human_share),
-            _number(bucket.hours / hours, human_share),
-        ]
+        cells = {
+            "Bucket": Code(bucket.name),
+            "Steps": _number(bucket.steps, human_count),
+            "Step (ms)": _number(bucket.step_seconds, lambda seconds: rate(1000 * seconds)),
+            "Audio-s/s": _number(bucket.audio_seconds_per_second, rate),
+            "Padding": _number(bucket.padding, human_share),
+            "Peak memory": _number(bucket.peak_memory_bytes, human_bytes),
+            "Share of audio": _number(bucket.seen_hours / seen if seen else None, human_share),
+            "Share of hours": _number(bucket.hours / hours, human_share),
+        }
         rows.append(cells)
-    return Table("Our steps by bucket", _BUCKET_COLUMNS, rows)
-
-
-_BUCKET_COLUMNS = [
-    "Bucket",
-    "Steps",
-    "Step (ms)",
-    "Audio-s/s",
-    "Padding",
-    "Peak memory",
-    "Share of audio",
-    "Share of hours",
-]
+    return Table("Our steps by bucket", list(rows[0]), [list(cells.values()) for cells in rows])
 
 
 def _profile(profile: dict[str, Any] | None) -> Table | None:
