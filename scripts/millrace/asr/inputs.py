@@ -363,7 +363,7 @@ class AsrInputs(RunInputs):
         """Threads of a run on a node: each rank's own, and its workers."""
         training = self.section["training"]
         threads = training.get("threads", 1)
-        workers = training.get("num_workers", 2)
+        workers = training.get("num_workers", TrainOptions.num_workers)
         return self.section["ranks"] * (threads + workers)
 
     def training_mb(self, calibrates: str = "") -> int:
@@ -382,7 +382,7 @@ class AsrInputs(RunInputs):
         parameter_bytes = 20 if on_cpu else 8
         mb = 4000 + parameter_bytes * known.millions(self._model()["model"])
         if not calibrates:
-            workers = training.get("num_workers", 2)
+            workers = training.get("num_workers", TrainOptions.num_workers)
             prefetch = training.get("prefetch_factor", TrainOptions.prefetch_factor)
             mb += 1000 * workers
             mb += memory.batches_mb(workers, prefetch, self._batch_seconds(), not on_cpu)

@@ -150,9 +150,10 @@ def _manifest_files(manifest_dir: str) -> dict[str, list[str]]:
     """The manifests by split. Raises SourcesMissing without one of train."""
     files = manifest_files.find(manifest_dir)
     if "train" not in files:
-        expected = "train.parquet or train.jsonl (dev and test too)"
+        strong, weak = manifest_files.SUFFIXES
+        expected = f"train{' or train'.join(strong)} (dev and test too)"
         place = Path(manifest_dir or "''")
-        patterns = ("train*.parquet", "train*.json*", "train*/*.parquet", "train*/*.json*")
+        patterns = [f"train*{way}{suffix}" for way in ("", "/*") for suffix in strong + weak]
         raise SourcesMissing(misplaced("asr.manifest_dir", place, expected, *patterns))
     for path in (path for paths in files.values() for path in paths):
         if "{" in path or "}" in path:

@@ -92,7 +92,7 @@ def main(args: argparse.Namespace) -> None:
     profile_steps = 0
     if args.profile != 0:
         profile_steps = args.profile_steps or 20 * (args.profile or 0)
-    chosen = TrainOptions.from_args(args)
+    chosen = settings.from_args(TrainOptions, args)
     summary = training_run.run(
         chosen, settings.from_args(LoopSettings, args), folder, profile_steps
     )

@@ -66,8 +66,10 @@ def setting(
         "limits": limits,
         "among": tuple(among),
         "in_config": in_config,
+        "of_loader": of_loader,
+        "pattern": pattern,
     }
-    return field(default=default, metadata=metadata | {"of_loader": of_loader, "pattern": pattern})
+    return field(default=default, metadata=metadata)
 
 
 loader_setting = partial(setting, of_loader=True)
@@ -117,16 +119,16 @@ def add_arguments(
                 *original,
                 *(also or {}).get(item.name, ()),
             ]
+            meaning = item.metadata["meaning"]
             if item.type == "bool":
-                words = item.metadata["meaning"]
-                parser.add_argument(*spellings, action="store_true", help=words)
+                parser.add_argument(*spellings, action="store_true", help=meaning)
                 continue
             parser.add_argument(
-                *dict.fromkeys(spellings),
+                *spellings,
                 type=_KINDS[str(item.type)],
                 default=item.default,
                 choices=item.metadata["among"] or None,
-                help=item.metadata["meaning"],
+                help=meaning,
             )
 
 

@@ -60,10 +60,11 @@ class ImageInputs(RunInputs):
     @property
     def listed(self) -> Listed:
         """The record files of all splits."""
-        return Listed(self._record_files, self._made_with, stale=self._half_made)
-
-    def _half_made(self) -> list[str]:
-        return half_made(self.partitions, _report_of)
+        return Listed(
+            self._record_files,
+            self._made_with,
+            stale=lambda: half_made(self.partitions, _report_of),
+        )
 
     def _record_files(self) -> Iterator[str]:
         for index in self.records():
@@ -124,7 +125,7 @@ class ImageInputs(RunInputs):
     def threads(self, wildcards: Any) -> int:
         """The ranks' own, their workers, and the producer's."""
         own = self.section["runs"].get(wildcards.run, {})
-        return self.ranks() * own.get("threads", 1) + own.get("workers", 4) + 1
+        return self.ranks() * own.get("threads", 1) + own.get("workers", TrainOptions.workers) + 1
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""

@@ -111,10 +111,12 @@ class SpeechInputs:
     @property
     def listed(self) -> Listed:
         """The tars of all countries, the sidecars that prove them whole, and the tables beside."""
-        return Listed(self._listed_files, self._made_with, ["manifest"], self._half_made)
-
-    def _half_made(self) -> list[str]:
-        return half_made(self.partitions, _index_of)
+        return Listed(
+            self._listed_files,
+            self._made_with,
+            before=["manifest"],
+            stale=lambda: half_made(self.partitions, _index_of),
+        )
 
     def _listed_files(self) -> Iterator[str]:
         yield from self._tars()

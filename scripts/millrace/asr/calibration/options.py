@@ -44,7 +44,8 @@ class Choices:
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> Choices:
-        options = training.TrainOptions.from_args(args, bucket_dir=str(args.bucket_config.parent))
+        bucket_dir = str(args.bucket_config.parent)
+        options = settings.from_args(training.TrainOptions, args, bucket_dir=bucket_dir)
         loop = settings.from_args(LoopSettings, args)
         return settings.from_args(cls, args, options=options, settings=loop)
 

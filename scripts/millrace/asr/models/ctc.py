@@ -4,7 +4,7 @@ characters; log-mel normalised clip by clip."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -91,11 +91,7 @@ class CtcModel(CtcBase):
     blank = BLANK
     model_types = (MODEL_TYPE,)
     option_types: ClassVar = {
-        "bins": "int",
-        "channels": "int",
-        "hidden": "int",
-        "layers": "int",
-        "dropout": "float",
+        **{item.name: str(item.type) for item in fields(CtcConfig) if item.name != "vocabulary"},
         "case_fold": "bool",
         "punctuation": "bool",
     }

@@ -49,11 +49,6 @@ class TrainOptions:
     def __post_init__(self) -> None:
         settings.check(self, "training options")
 
-    @classmethod
-    def from_args(cls, args: argparse.Namespace, **changes: Any) -> TrainOptions:
-        """What the flags of a step chose, with `changes`."""
-        return settings.from_args(cls, args, **changes)
-
 
 def add_arguments(parser: argparse.ArgumentParser, names: Collection[str] = ()) -> None:
     """Add the model's flags, and those of the settings, or of `names` among them."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from millrace.common.errors import MillraceError
 from millrace.common.processes import causes
-from millrace.common.settings import setting
+from millrace.common.settings import add_arguments, setting
 
 LOCAL = "local"
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_]|[-.](?![-.]))*(?<![-.])"
@@ -123,7 +123,7 @@ def flags(section: Mapping[str, Any], server_dir: str, *names: str) -> str:
 def add_flags(parser: Any) -> None:
     """Add the flags that say which repository on which Hub."""
     add = parser.add_argument
-    add("--endpoint", default=LOCAL, help="`local`, or a Hub's address (default %(default)s)")
+    add_arguments(parser, HubSettings, ["endpoint"])
     add("--server-dir", default="", help="folder of the local Hub's data")
     add("--repo", required=True, help="namespace/name on the Hub")
     add("--public", action="store_true", help="create it public, or publish to one that is public")

@@ -25,7 +25,7 @@ from millrace.music.models.config import ClewsConfig
 from millrace.music.sampling.cliques import Cliques, read_cliques
 from millrace.music.sampling.windows import Geometry, ShingleReader
 from millrace.music.training.conf import Conf
-from millrace.music.training.metrics import Tracks, retrieve
+from millrace.music.training.metrics import Tracks, joined, retrieve
 
 
 class Features:
@@ -146,5 +146,4 @@ def scored(tracks: Tracks, strategy: str, share: Share) -> dict[str, Tensor]:
     mine = tracks[share.rank :: share.exchange.world_size]
     retrieved = retrieve(mine, tracks, strategy)
     figures = {name: values.cpu() for name, values in retrieved.items()}
-    parts = share.exchange.gathered(figures)
-    return {name: torch.cat([part[name] for part in parts]) for name in figures}
+    return joined(share.exchange.gathered(figures))

@@ -77,14 +77,13 @@ def retrieve(
     for block, distances in _ranked(queries, candidates, strategy, most_distances):
         relevant = version_pairs(block.cliques, block.ids, candidates.cliques, candidates.ids)
         usable = relevant.any(1)
-        figures = scores(distances[usable], relevant[usable])
-        blocks.append(figures)
+        blocks.append(scores(distances[usable], relevant[usable]))
+    return joined(blocks)
 
-    joined = {}
-    for name in blocks[0]:
-        values = [figures[name] for figures in blocks]
-        joined[name] = torch.cat(values)
-    return joined
+
+def joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The figures of all queries, out of those of some each."""
+    return {name: torch.cat([figures[name] for figures in parts]) for name in parts[0]}
 
 
 def _ranked(

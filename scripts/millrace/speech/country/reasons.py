@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from millrace.speech.manifest import rejects
+from millrace.speech.manifest.rejects import REJECTS
 
 MEANINGS = {
-    **rejects.MEANINGS,
+    **{reject.reason: reject.meaning for reject in REJECTS},
     # alignment files
     "json_empty": "the file is empty",
     "json_damaged": "not valid JSON, cut off, or with half a character in a text",

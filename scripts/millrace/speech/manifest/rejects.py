@@ -62,7 +62,6 @@ REJECTS = (
     Reject("out_of_range", "lies beyond what can be decoded of the audio", PROCESSING),
 )
 CHOICES = frozenset(reject.reason for reject in REJECTS if reject.by_choice)
-MEANINGS = {reject.reason: reject.meaning for reject in REJECTS}
 _STATUSES = {reject.reason: reject.status for reject in REJECTS}
 _REASONS = {reject.status: reject.reason for reject in reversed(REJECTS) if reject.status}
 # A longer segment is a mistyped time: it is held in memory while it is cut.
