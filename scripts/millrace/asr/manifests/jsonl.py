@@ -101,7 +101,6 @@ class Reader(Manifest):
 
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
         file = rows.file
-        tars = {tar: number for number, tar in enumerate(self.tars)}
         prompts = ["prompt"] if self.has_prompts else []
         with readable(self.files[file]):
             lines = jsonl.lines(self.files[file])
@@ -109,7 +108,7 @@ class Reader(Manifest):
                 values = [self._row(value, file) for _, value, _ in piece]
                 lines_read = [number for number, _, _ in piece]
                 row = (file << 40) + np.array(lines_read, np.int64)
-                yield _table(values, tars, row, prompts)
+                yield _table(values, self.tar_numbers, row, prompts)
 
     def _row(self, value: Any, file: int) -> dict[str, Any]:
         """The fields of a line as they are in the JSON, but `tar_path` resolved; and `problem`, a

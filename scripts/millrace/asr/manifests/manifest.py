@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -100,6 +101,11 @@ class Manifest(abc.ABC):
     def facts(self, file: int) -> dict[str, Any]:
         """What the parse needs of a file: the `tars` that it names; of JSONL more."""
         return {"tars": sorted(self.scan_file(file) - {""})}
+
+    @cached_property
+    def tar_numbers(self) -> dict[str, int]:
+        """The number in `tars` of each tar; for `read`, after `scan`."""
+        return {tar: number for number, tar in enumerate(self.tars)}
 
     def resolved(self, tar: str | None) -> str:
         """The path of a tar as the manifest spells it, or as `path_map` maps it; others' URLs

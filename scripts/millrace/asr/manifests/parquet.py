@@ -83,18 +83,15 @@ class Reader(Manifest):
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
         path = self.files[rows.file]
         first = (rows.file << 40) + rows.first_row
-        tars = {tar: number for number, tar in enumerate(self.tars)}
         with readable(path):
             parquet, columns = self._opened(path)
             names = [*filter(None, columns.values())]
             for batch in _batches(parquet, rows.groups, names, self.piece_rows):
-                table = self._table(batch, columns, tars, first)
+                table = self._table(batch, columns, first)
                 yield self.own_rows(table, batch)
                 first += len(batch)
 
-    def _table(
-        self, batch: pa.RecordBatch, columns: dict[str, str], tars: dict[str, int], first: int
-    ) -> pa.Table:
+    def _table(self, batch: pa.RecordBatch, columns: dict[str, str], first: int) -> pa.Table:
         """The checked rows of a batch, of which `first` is the number of the first."""
         problem = np.zeros(len(batch), np.uint8)
         raw = {}
@@ -104,7 +101,7 @@ class Reader(Manifest):
         if self.has_prompts:
             texts.append("prompt")
 
-        values = {"tar": self._tar_column(raw["tar_path"], tars, problem)}
+        values = {"tar": self._tar_column(raw["tar_path"], problem)}
         for name in texts:
             values[name] = mc.text(raw[name], problem)
         values["duration_s"] = raw["duration_s"]
@@ -143,14 +140,12 @@ class Reader(Manifest):
         parquet = pq.ParquetFile(path, read_dictionary=[columns["tar_path"]], buffer_size=1 << 20)
         return parquet, columns
 
-    def _tar_column(
-        self, column: pa.Array, tars: dict[str, int], problem: np.ndarray
-    ) -> np.ndarray:
+    def _tar_column(self, column: pa.Array, problem: np.ndarray) -> np.ndarray:
         """The numbers of the tars that a column names, -1 where it names none."""
         if not pa.types.is_dictionary(column.type):
             column = mc.text(column, problem).dictionary_encode()
         names = mc.text(column.dictionary).to_pylist()
-        known = [tars.get(self.resolved(name), -1) for name in names]
+        known = [self.tar_numbers.get(self.resolved(name), -1) for name in names]
         numbers = np.array([*known, -1], np.int32)
         at = np.asarray(pc.fill_null(column.indices, len(names)))
         # A damaged page; an index that is too large raises IndexError by itself.
