@@ -101,7 +101,8 @@ def _buckets(buckets: Sequence[Bucket]) -> Table:
             "Share of hours": _number(bucket.hours / hours, human_share),
         }
         rows.append(cells)
-    return Table("Our steps by bucket", list(rows[0]), [list(cells.values()) for cells in rows])
+    titles = list(rows[0]) if rows else []
+    return Table("Our steps by bucket", titles, [list(cells.values()) for cells in rows])
 
 
 def _profile(profile: dict[str, Any] | None) -> Table | None:
