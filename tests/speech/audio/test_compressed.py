@@ -86,8 +86,9 @@ def test_vorbis_that_changes_between_short_and_long_blocks(tmp_path):
     """FFmpeg stamps blocks next to a change up to 10 ms off: that is no gap to be filled with
     silence."""
     samples = signal(12, 44100)
-    for at in range(44100, len(samples), 20000):  # clicks make the encoder change to short blocks
-        samples[at - 6000 : at] //= 64
+    # Clicks make the encoder change to short blocks, here before there was a long one.
+    for at in (3000, 0, *range(44100, len(samples), 20000)):
+        samples[max(at - 6000, 0) : at] //= 64
         samples[at : at + 300] = 30000
     path = tmp_path / "a.ogg"
     soundfile.write(path, samples, 44100, format="OGG", subtype="VORBIS")

@@ -198,7 +198,9 @@ def test_what_follows_an_undecodable_packet_is_lost_without_stamps(container, fr
 def packets(monkeypatch) -> Callable[..., None]:
     """Makes recordings have packets of a second each, with these stamps in seconds."""
 
-    def have(stamps: list[float | None], container: str = "ogg", errors: int = 0) -> None:
+    def have(
+        stamps: list[float | None], container: str = "ogg", errors: int = 0, ticks_long: int = 1000
+    ) -> None:
         class Recording:
             stream = SimpleNamespace(time_base=Fraction(1, 1000), start_time=0)
             codec = SimpleNamespace(sample_rate=RATE)
@@ -212,7 +214,7 @@ def packets(monkeypatch) -> Callable[..., None]:
             def __exit__(self, *_: object) -> None: ...
 
             def packets(self) -> list[SimpleNamespace]:
-                made = {"size": 9, "duration": 1000, "time_base": Fraction(1, 1000)}
+                made = {"size": 9, "duration": ticks_long, "time_base": Fraction(1, 1000)}
                 made["has_sidedata"] = lambda kind: False
                 ticks = [None if each is None else int(1000 * each) for each in stamps]
                 return [SimpleNamespace(pts=tick, **made) for tick in ticks]
@@ -228,6 +230,7 @@ def packets(monkeypatch) -> Callable[..., None]:
         ("ogg", [0, 1, 2], 3.0),
         ("ogg", [0, None, 2], 3.0),
         ("ogg", [0, 1, 20], 21.0),  # a gap is silence
+        ("ogg", [0, 1, 90], 3.0),  # so long that no recording has it
         ("mpegts", [0, 1, 8], 9.0),
         ("mpegts", [0, 1, 20], 3.0),  # so far that they begin anew
         ("ogg", [5, 6, 0], 3.0),
@@ -237,6 +240,11 @@ def packets(monkeypatch) -> Callable[..., None]:
 def test_packets_are_counted_by_their_stamps(packets, container, stamps, seconds):
     packets(stamps, container)
     assert facts._count_packets("a") == pytest.approx(seconds)
+
+
+def test_a_packet_that_says_that_it_lasts_for_days_lasts_until_the_next(packets):
+    packets([0, 1, 2], ticks_long=1 << 32)
+    assert facts._count_packets("a") == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,12 @@ from millrace.speech.audio.packets import discarded
 from millrace.speech.audio.pcm import size_warnings
 from millrace.speech.audio.recording import AudioInfo
 from millrace.speech.audio.stream import StreamRecording
-from millrace.speech.audio.timeline import MAX_RESETTABLE_GAP, RESETTABLE, STAMPED
+from millrace.speech.audio.timeline import (
+    MAX_RESETTABLE_GAP,
+    MAX_UNSTATED_GAP,
+    RESETTABLE,
+    STAMPED,
+)
 
 # Samples that encoders put before the sound, at most (AAC: Apple's).
 _DELAYS = {
@@ -89,6 +94,8 @@ def _count_packets(path: str | os.PathLike) -> float:
     due = None
     last = 0.0
     with StreamRecording(path) as stream:
+        is_resettable = stream.container_format in RESETTABLE
+        limit = MAX_RESETTABLE_GAP if is_resettable else MAX_UNSTATED_GAP
         tick = float(
             stream.stream.time_base or 0
         )  # not the packet's: fractions are slower than reading
@@ -96,17 +103,17 @@ def _count_packets(path: str | os.PathLike) -> float:
             if packet.size == 0:
                 continue
             seconds -= sum(discarded(packet)) / (stream.codec.sample_rate or 48000)
-            length = packet.duration * tick if packet.duration else last
+            length = (packet.duration or 0) * tick
+            if not 0 < length <= limit:
+                length = last
             if packet.pts is None:
                 seconds += length
                 due = None if due is None else due + length
                 continue
             now = packet.pts * tick
-            # A gap counts as silence; stamps that step back, or jump far in a live stream, begin
-            # anew.
+            # A gap counts as silence; stamps that step back, or jump far, begin anew.
             gap = 0.0 if due is None else now - due
-            is_reset = stream.container_format in RESETTABLE and gap > MAX_RESETTABLE_GAP
-            seconds += length if gap < -1.0 or is_reset else gap + length
+            seconds += gap + length if -1.0 <= gap <= limit else length
             due = now + length
             last = length
     return max(seconds, 0.0)

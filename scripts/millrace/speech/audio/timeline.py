@@ -25,7 +25,10 @@ MAX_PAUSE_SECONDS = 0.5
 # missing audio.
 RESETTABLE = {"mpegts", "mpeg"}
 MAX_RESETTABLE_GAP = 10.0
-_MAX_UNSTATED_GAP = 60.0
+MAX_UNSTATED_GAP = 60.0
+# FFmpeg stamps by half of each block; next to a change of size a quarter of each decodes. A quarter
+# of the longest block that libvorbis makes of speech.
+_VORBIS_JITTER = 0.016
 _MAX_STATED_GAP = 86_400.0  # else a flipped bit in a stamp costs hours of silence
 # Their frames have time stamps; FFmpeg stamps those of others by counting what it has decoded.
 STAMPED = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "ogg", "flac"}
@@ -68,7 +71,8 @@ class Timeline:
         self._errors = 0
         self._due = 0.0  # stamp that the next frame should have
         self._pause = 0.0  # the newest gap
-        self._jitter = 0.0  # by how many seconds stamps of sound packets may be early or late
+        # By how many seconds stamps of sound packets may be early or late.
+        self._jitter = _VORBIS_JITTER if codec_name == "vorbis" else 0.0
 
     def end(self) -> None:
         """No more frames come; behind a break that ends the recording there would be some."""
@@ -103,8 +107,6 @@ class Timeline:
             self._check_opus(jump, length)
             self._check_extra(jump, drift, length)
             if self.codec_name == "vorbis":
-                # FFmpeg stamps by half of each block; next to a change of size a quarter of each
-                # decodes.
                 self._jitter = max(self._jitter, 0.5 * length)
             gap = self._gap(now, jump, drift, length)
             self._due = now
@@ -165,7 +167,7 @@ class Timeline:
         since_origin = now - self.origin
         if jump > tolerance and drift > tolerance:
             gap = min(jump, drift)
-            limit = MAX_RESETTABLE_GAP if self._resettable else _MAX_UNSTATED_GAP
+            limit = MAX_RESETTABLE_GAP if self._resettable else MAX_UNSTATED_GAP
             is_stated = self._believed is not None and since_origin <= self._believed
             if gap <= limit or (is_stated and gap <= _MAX_STATED_GAP):
                 self._pause = gap
