@@ -28,11 +28,15 @@ def noise(samples: int, seed: int, channels: int = 1) -> np.ndarray:
 
 
 def encoded(
-    samples: np.ndarray, container: str = "FLAC", subtype: str = "", rate: int = RATE
+    samples: np.ndarray,
+    container: str = "FLAC",
+    subtype: str = "",
+    rate: int = RATE,
+    endian: str | None = None,
 ) -> bytes:
     """`samples` as a file of soundfile's `container`."""
     sink = io.BytesIO()
-    soundfile.write(sink, samples, rate, format=container, subtype=subtype or None)
+    soundfile.write(sink, samples, rate, subtype or None, endian, container)
     return sink.getvalue()
 
 

@@ -189,7 +189,7 @@ def test_only_the_first_frame_of_an_mp3_says_how_many_bytes_there_are(
     header = struct.pack(">4sIII", name, flags, 5, 1000 + bytes_more)
     path.write_bytes((begin + bytes(20) + header).ljust(1000, b"\0"))
     with pytest.raises(Refused) if is_cut else contextlib.nullcontext():
-        recording._check_whole(path, 1000)
+        recording._check_whole(path)
 
 
 def test_a_wav_that_is_cut_is_damaged_and_one_from_a_pipe_is_not(tmp_path):
@@ -205,6 +205,13 @@ def test_a_wav_that_is_cut_is_damaged_and_one_from_a_pipe_is_not(tmp_path):
 
     path.write_bytes(raw[:4] + b"\xff" * 4 + raw[8:40] + b"\xff" * 4 + raw[44:])
     assert len(decode(path)) == 20 * 16_000
+
+    for container, endian in (("W64", "FILE"), ("WAV", "BIG")):
+        soundfile.write(path, tone(20), RATE, "PCM_16", endian, container)
+        assert len(decode(path)) == 20 * 16_000
+        path.write_bytes(path.read_bytes()[:-100_000])
+        with pytest.raises(Refused, match="it is cut"):
+            decode(path)
 
 
 def test_an_ogg_that_is_cut_is_damaged(tmp_path):
@@ -229,12 +236,21 @@ def test_floats_on_the_scale_of_int16_are_refused(tmp_path):
 def test_a_second_is_enough_and_a_film_without_sound_is_refused(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(16_000), 16_000)
     assert len(decode(tmp_path / "a.wav")) == 16_000
-    with av.open(tmp_path / "a.mp4", "w") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.width = stream.height = 16
-        frame = av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8))
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
+    for is_silent in (False, True):
+        with av.open(tmp_path / "a.mp4", "w") as container:
+            stream = container.add_stream("mpeg4", rate=10, width=16, height=16)
+            sound = None if is_silent else container.add_stream("aac", rate=16_000, layout="mono")
+            for _ in range(20):
+                container.mux(
+                    stream.encode(av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), "u1")))
+                )
+            container.mux(stream.encode(None))
+            if sound is not None:
+                frame = av.AudioFrame.from_ndarray(np.zeros((1, 16_000), "f4"), "fltp", "mono")
+                frame.rate = 16_000
+                container.mux([*sound.encode(frame), *sound.encode(None)])
+        if sound is not None:  # the picture lasts longer
+            assert 16_000 <= len(decode(tmp_path / "a.mp4")) < 20_000
     with pytest.raises(Refused, match="the file has no audio"):
         decode(tmp_path / "a.mp4")
 

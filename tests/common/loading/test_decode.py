@@ -72,6 +72,8 @@ def test_flac_of_another_encoder_is_what_soundfile_gives(level):
         "W64 PCM_16",
         "AIFF PCM_16",
         "CAF PCM_16",
+        "AU PCM_16",
+        "NIST PCM_16",
         "OGG VORBIS",
         "OGG OPUS",
         "MP3",
@@ -94,6 +96,24 @@ def test_containers_that_soundfile_cannot_read(form):
     middle = wave[4000:12_000]
     assert np.argmax(np.abs(np.fft.rfft(middle))) == 440 * len(middle) // RATE
     assert 0.7 < np.abs(middle).max() / (8000 / 32768) < 1.3
+
+
+def test_a_film_with_eight_channels_and_a_tag_of_another_alphabet():
+    """Of eight channels PyAV lists a plane more, which points nowhere."""
+    raw = by_ffmpeg("mp4", "aac", noise(48_000, 1)[:, 0], "7.1")
+    for film in (raw, raw.replace(b"Lavf", b"\xfe\xff\xfe\xff")):
+        frames, _ = decode_channels(film)
+        assert frames.shape[1] == 8 and 1 / 7 < np.ptp(frames) < 3
+
+
+def test_an_mp3_is_decoded_to_its_end():
+    """libsndfile ends where the first of joined files does, or where channels change."""
+    first, stereo = (encoded(noise(20_000, 1, channels), "MP3") for channels in (1, 2))
+    tagged = first + b"TAG" + bytes(125)
+    assert np.allclose(decode(tagged), reference(first)[:, 0], rtol=0, atol=1.2e-7)
+    assert 40_000 <= len(decode(first + first)) < 43_000
+    with pytest.raises(DecodeError, match="several sample rates or channel counts"):
+        decode(first + stereo)
 
 
 def test_samples_that_no_flac_of_this_size_can_hold_are_not_believed():
@@ -216,8 +236,9 @@ def test_sizes_of_containers_as_found_in_the_wild():
     expected = samples[:, 0].astype(np.float32) / 32768
     padded = bytearray(encoded(samples, "AIFF"))
     padded[7] += 1  # the last byte, which only pads, is not there
-    unfilled = [bytearray(encoded(samples, name)) for name in ("W64", "RF64")]
+    unfilled = [bytearray(encoded(samples, name)) for name in ("W64", "RF64", "AU")]
     unfilled[0][16:24] = unfilled[1][20:28] = b"\xff" * 8
+    unfilled[2][8:12] = b"\xff" * 4
     for raw in (padded, *unfilled):
         assert np.array_equal(decode(bytes(raw)), expected)
     # A lossy container only estimates its length.
@@ -269,6 +290,13 @@ WAV = encoded(noise(3000, 2), "WAV")
         (encoded(noise(9000, 1), "AIFF")[:-4], "truncated"),
         (encoded(noise(9000, 1), "W64")[:9000], "truncated"),
         (encoded(noise(9000, 1), "RF64")[:9000], "truncated"),
+        (encoded(noise(9000, 1), "WAV", endian="BIG")[:9000], "truncated"),
+        (encoded(noise(9000, 1), "AU")[:-9], "truncated"),
+        (encoded(noise(9000, 1), "NIST")[:-9], "truncated"),
+        (encoded(noise(9000, 1), "PVF"), "not_audio"),  # it says nowhere how long it is
+        (2 * encoded(noise(9000, 1), "OGG", "VORBIS"), "damaged"),
+        (2 * encoded(noise(9000, 1)), "damaged"),
+        (by_ffmpeg("mov", "pcm_s16be", noise(900, 1)).replace(b"twos", b"ac-4"), "not_audio"),
         (encoded(noise(90_000, 1), "OGG", "VORBIS")[:-9], "truncated"),
         (encoded(noise(90_000, 1), "OGG", "OPUS")[:9000], "truncated"),
     ],

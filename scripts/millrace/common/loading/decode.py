@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import struct
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import soundfile
 
 from millrace.common.loading.bad_samples import SampleError
-from millrace.common.loading.ogg import ogg_bytes
+from millrace.common.loading.sizes import stated_bytes
 
 SAMPLING_RATE = 16_000
 _PCM16 = np.float32(1 / 32768)
@@ -36,7 +37,6 @@ _RATES = (
 _TRUSTED_FRAMES_PER_BYTE = 64
 _PIPED = 0xFFFFFFFF
 _EXTENSIBLE = 0xFFFE
-_NO_SIZE = 1 << 62  # bytes; a size above was never filled in
 # Formats that soundfile may not read, by PyAV's name and their first bytes (mov: bytes 4 to 8).
 # PyAV must not guess: some of the formats it would try (playlists) open other files.
 _AV_MAGICS = {
@@ -108,8 +108,14 @@ def are_opposite(loudness: float, loudness_of_sum: float) -> bool:
     return bool(loudness > 0 and loudness_of_sum < 1e-3 * loudness)
 
 
-# Containers that know the number of their samples.
-_COUNTING = {"WAV", "WAVEX", "FLAC", "AIFF", "RF64", "W64", "CAF"}
+# libsndfile knows more, some of them by two bytes only, and takes what is left of a cut one for the
+# whole.
+_CONTAINERS = {"WAV", "WAVEX", "FLAC", "AIFF", "RF64", "W64", "CAF", "AU", "NIST", "OGG", "MP3"}
+_ESTIMATING = ("OGG", "MP3")  # their length; the others know it
+_FIRST_OGG_PAGE = b"OggS\0\x02"
+_LATER_OGG_PAGE = b"OggS\0\0"
+# What may lie behind the sound of an MP3.
+_MP3_TAGS = (b"TAG", b"APETAGEX", b"LYRICSBEGIN", b"\0")
 
 
 def decode_channels(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarray, int]:
@@ -138,55 +144,49 @@ def decode_channels(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarr
 
 def _decode_with_libraries(raw: bytes, head: bytes, max_seconds: float) -> tuple[np.ndarray, int]:
     """Decode with libsndfile, or FFmpeg what that refuses; as `decode_channels`."""
-    container, declared = _declared_bytes(raw)
-    if len(raw) + 1 < declared < _NO_SIZE:
-        raise DecodeError("truncated", f"{container}: {len(raw)} of {declared} bytes are there")
+    container, stated = stated_bytes(raw)
+    if len(raw) + 1 < stated:
+        raise DecodeError("truncated", f"{container}: {len(raw)} of {stated} bytes are there")
+    # libsndfile decodes one recording alone.
+    if container == "Ogg" and raw.find(_FIRST_OGG_PAGE, raw.find(_LATER_OGG_PAGE)) > 0:
+        raise DecodeError("damaged", "Ogg: another recording is joined on")
     if not bytes(raw[: 1 << 16]).strip(b"\0"):
         problem = "the member begins with zero bytes only (a hole in the tar?)"
         raise DecodeError("not_audio", problem)
-
-    declared = 0
-    container = ""
     try:
-        with soundfile.SoundFile(io.BytesIO(raw)) as sound:
-            pieces = [np.empty((0, sound.channels), np.float32)]
-            count = 0
-            chunk = max(1, _CHUNK_FRAMES // sound.channels)
-            while len(piece := sound.read(chunk, dtype="float32", always_2d=True)):
-                pieces.append(piece)
-                count += len(piece)
-                _check_length(count, sound.samplerate, max_seconds)
-            frames = np.concatenate(pieces)
-            rate = sound.samplerate
-            declared = sound.frames
-            container = sound.format
-    except (
-        soundfile.LibsndfileError,
-        RuntimeError,
-        ValueError,
-        MemoryError,
-        OverflowError,
-    ) as refused:
-        frames, rate = _av(raw, head, refused, max_seconds)
-    # Lossy containers estimate their length; the others know it.
-    if container in _COUNTING and len(frames) < declared:
-        problem = f"{container}: {len(frames)} of {declared} samples can be decoded"
+        return _sndfile(raw, max_seconds)
+    except (RuntimeError, ValueError, MemoryError, OverflowError) as refused:
+        name = _av_name(head, refused)
+    return _av(raw, name, max_seconds)
+
+
+def _sndfile(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int]:
+    """Decode with libsndfile, and with FFmpeg an MP3 of which that leaves out the end."""
+    file = io.BytesIO(raw)
+    with soundfile.SoundFile(file) as sound:
+        if sound.format not in _CONTAINERS:
+            raise DecodeError("not_audio", f"{sound.format} is not supported")
+        pieces = [np.empty((0, sound.channels), np.float32)]
+        count = 0
+        chunk = max(1, _CHUNK_FRAMES // sound.channels)
+        while len(piece := sound.read(chunk, dtype="float32", always_2d=True)):
+            pieces.append(piece)
+            count += len(piece)
+            _check_length(count, sound.samplerate, max_seconds)
+        rest = bytes(raw[file.tell() :][:11])
+    container = sound.format
+    declared = sound.frames
+    # libsndfile ends an MP3 where the length ends that its beginning states, or lets it estimate:
+    # too early without a Xing header, or if another one is joined on; and where channels change.
+    is_left = rest and not rest.startswith(_MP3_TAGS)
+    if container == "MP3" and sound.subtype == "MPEG_LAYER_III" and is_left:
+        return _av(raw, "mp3", max_seconds)
+    if container == "NIST":  # of which libsndfile believes the size of the file
+        declared = max(map(int, re.findall(rb"\nsample_count -i (\d+)", raw[:1024])), default=0)
+    if container not in _ESTIMATING and count < declared:
+        problem = f"{container}: {count} of {declared} samples can be decoded"
         raise DecodeError("truncated", problem)
-    return frames, rate
-
-
-def _declared_bytes(raw: bytes) -> tuple[str, int]:
-    """The container and its bytes by what it says, of those that libsndfile reads as far as they
-    are there; 0 bytes of all others."""
-    if raw[:4] == b"FORM":
-        return "AIFF", int.from_bytes(raw[4:8], "big") + 8
-    if raw[:4] == b"RF64":
-        return "RF64", int.from_bytes(raw[20:28], "little") + 8
-    if raw[:4] == b"riff":  # as the GUID of W64 begins
-        return "W64", int.from_bytes(raw[16:24], "little")
-    if raw[:4] == b"OggS":
-        return "Ogg", ogg_bytes(raw)
-    return "", 0
+    return np.concatenate(pieces), sound.samplerate
 
 
 def _check_length(frames: int, rate: int, max_seconds: float) -> None:
@@ -246,6 +246,8 @@ def decode_flac(
                 _check_length(len(pieces) * _CHUNK_FRAMES, rate, max_seconds)
                 pieces.append(read(np.empty((_CHUNK_FRAMES, channels), np.float32)))
             frames = np.concatenate(pieces)
+        if len(frames) == declared and len(read(np.empty((1, channels), np.float32))):
+            raise DecodeError("damaged", f"FLAC: more than the {declared} samples that it states")
     finally:
         lib.ma_dr_flac_close(handle)
     # A frame whose CRC is wrong is skipped by dr_flac, so that damage shows as missing samples.
@@ -291,20 +293,28 @@ def _wav_pcm16(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int] | None:
     raise DecodeError("truncated", "the WAV has no data chunk")
 
 
-def _av(raw: bytes, head: bytes, refused: Exception, max_seconds: float) -> tuple[np.ndarray, int]:
-    names = ["mov"] if head[4:8] == b"ftyp" else []
-    names += [name for name, magics in _AV_MAGICS.items() if head.startswith(magics)]
-    if not names:
-        problem = f"no known audio format begins with the bytes {head[:8]!r}"
-        raise DecodeError("not_audio", problem) from refused
+def _av_name(head: bytes, refused: Exception) -> str:
+    """PyAV's name of the container that begins with `head`. Raises DecodeError for others."""
+    if head[4:8] == b"ftyp":
+        return "mov"
+    for name, magics in _AV_MAGICS.items():
+        if head.startswith(magics):
+            return name
+    problem = f"no known audio format begins with the bytes {head[:8]!r}"
+    raise DecodeError("not_audio", problem) from refused
+
+
+def _av(raw: bytes, name: str, max_seconds: float) -> tuple[np.ndarray, int]:
+    """Decode with FFmpeg, as the container of PyAV's `name`; as `decode_channels`."""
     import av
 
-    name = names[0]
     try:
-        with av.open(io.BytesIO(raw), mode="r", format=name) as container:
+        with av.open(io.BytesIO(raw), "r", name, metadata_errors="replace") as container:
             if not container.streams.audio:
                 raise DecodeError("not_audio", f"the {name} file has no audio stream")
             stream = container.streams.audio[0]
+            if stream.codec_context is None:
+                raise DecodeError("not_audio", f"the {name} file has a codec that is not supported")
             rate = stream.rate
             states = name in _STATES_DURATION and len(container.streams) == 1
             stated = (container.duration or 0) / 1e6 if states else 0.0
@@ -333,13 +343,19 @@ def _floats(frame: Any) -> np.ndarray:
     FFmpeg's resampler would do this with threads, and Python may free it in a process that was
     forked since, where they do not exist: that process would wait for them for ever.
     """
-    samples = frame.to_ndarray()
+    from av.audio.frame import format_dtypes
+
+    channels = frame.layout.nb_channels
     if frame.format.is_planar:
-        by_row = samples.T
+        # Of 8 channels PyAV lists one plane more, which points nowhere: its own array of them ends
+        # the process.
+        kind = format_dtypes[frame.format.name]
+        planes = [np.frombuffer(plane, kind, frame.samples) for plane in frame.planes[:channels]]
+        samples = np.stack(planes, axis=1)
     else:
-        by_row = samples.reshape(-1, frame.layout.nb_channels)
+        samples = frame.to_ndarray().reshape(-1, channels)
     if samples.dtype.kind == "f":
-        return by_row.astype(np.float32)
+        return samples.astype(np.float32)
     size = 2.0 ** (8 * samples.dtype.itemsize - 1)
     middle = size if samples.dtype.kind == "u" else 0
-    return (by_row.astype(np.float32) - np.float32(middle)) / np.float32(size)
+    return (samples.astype(np.float32) - np.float32(middle)) / np.float32(size)

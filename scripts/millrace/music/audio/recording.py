@@ -8,12 +8,12 @@ import mmap
 import os
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from millrace.common.loading.decode import LOUDEST, are_opposite
-from millrace.common.loading.ogg import ogg_bytes
+from millrace.common.loading.sizes import stated_bytes
 from millrace.music.features.decisions import check_values
 from millrace.music.features.track import Refused
 
@@ -89,7 +89,7 @@ def decode(path: str | os.PathLike) -> np.ndarray:
             if not container.streams.audio:
                 raise Refused("no_audio", "the file has no audio")
             size = os.path.getsize(path)
-            _check_whole(path, size)
+            _check_whole(path)
             stated = _stated_seconds(container)
             _check_length(stated, size)
             resampler = av.AudioResampler("flt", "mono", RATE)
@@ -120,32 +120,29 @@ def decode(path: str | os.PathLike) -> np.ndarray:
 
 
 def _stated_seconds(container: av.container.InputContainer) -> float:
-    """What the container says it lasts; 0 if it does not say."""
+    """What the container says that its sound lasts; 0 if it does not say."""
     import av
 
-    if container.format.name in _ESTIMATED or not container.duration:
+    track = container.streams.audio[0]
+    if container.format.name in _ESTIMATED:
         return 0.0
-    return container.duration / av.time_base
+    if track.duration and track.time_base:  # the picture beside it may last longer
+        return float(track.duration * track.time_base)
+    return (container.duration or 0) / av.time_base
 
 
-def _check_whole(path: str | os.PathLike, size: int) -> None:
+def _check_whole(path: str | os.PathLike) -> None:
     """Raise Refused for a file that says that it was longer: FFmpeg takes what is left of it for
     the whole."""
-    with open(path, "rb") as handle:
-        head = handle.read(10)
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+        head = raw[:10]
         tag_size = _tag_size(head)
-        handle.seek(tag_size)
-        frame = handle.read(_XING_END)
-        pages = _pages_size(handle) if head[:4] == b"OggS" else 0
-    stated = _riff_size(head) or _xing_size(frame)
-    there = size - tag_size
-    if there < (1 - _MAX_LOST) * stated or there < pages:
-        raise Refused("damaged", f"it is cut: {there:,} bytes of {max(stated, pages):,} are there")
-
-
-def _pages_size(handle: BinaryIO) -> int:
-    with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-        return ogg_bytes(raw)
+        container, stated = stated_bytes(raw)
+        stated = stated or _riff_size(head) or _xing_size(raw[tag_size : tag_size + _XING_END])
+        there = len(raw) - tag_size
+    lost = stated - there
+    if lost > (0 if container == "Ogg" else _MAX_LOST * stated):
+        raise Refused("damaged", f"it is cut: {there:,} bytes of {stated:,} are there")
 
 
 def _riff_size(head: bytes) -> int:
