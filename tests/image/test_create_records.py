@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -240,6 +241,27 @@ def test_an_image_of_too_many_pixels_is_rejected(tmp_path, monkeypatch):
     with pytest.raises(Unusable) as refused:
         read_image((raw / "train/class 0/large.png").read_bytes())
     assert refused.value.reason == "too_large"
+
+
+def plain_tiff(bits: int, planar: int) -> bytes:
+    """Two by two pixels of RGB without compression, whose channels lie apart if `planar` is 2."""
+    tags = {256: 2, 257: 2, 258: bits, 259: 1, 262: 2, 273: 8, 277: 3, 278: 2, 279: 24, 284: planar}
+    entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in tags.items())
+    return b"II*\0" + struct.pack("<I", 32) + bytes(24) + struct.pack("<H", 10) + entries + bytes(4)
+
+
+def test_what_pillow_would_show_wrong_is_rejected(tmp_path):
+    png = bytearray(write_picture(tmp_path / "a.png").read_bytes())
+    png[-13] ^= 1  # of the check sum before the last chunk
+    for content, words in (
+        (bytes(png), "bad header checksum in b'IDAT'"),
+        (plain_tiff(bits=16, planar=2), "channels lie apart"),
+    ):
+        with pytest.raises(Unusable, match=words):
+            read_image(content)
+    for bits, planar in ((16, 1), (8, 2)):
+        image, _ = read_image(plain_tiff(bits, planar))
+        assert image.size == (2, 2)
 
 
 def test_a_rotation_is_counted_and_not_applied(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -194,6 +195,9 @@ PIXELS = images_of(np.arange(2))
         ({"images": PIXELS}, "the file holds images"),
         ({"images": PIXELS, "labels": [0, -1]}, "has the label -1"),
         ({"images/1": PIXELS, "labels": [0, 1]}, "the file holds images, labels"),
+        ({"images": PIXELS, "labels": {"shape": (2,), "dtype": "i8"}}, "`labels` was not written"),
+        ({"images": PIXELS, "labels": [0, 1 << 40]}, "has the label 1099511627776"),
+        ({"images": {"data": h5py.Empty("u1")}, "labels": [0, 1]}, "`images` is uint8 None"),
     ],
 )
 def test_layouts_that_are_not_read_are_refused_with_the_remedy(tmp_path, datasets, words):
@@ -208,6 +212,50 @@ def test_a_file_of_which_some_chunks_were_written_is_refused(tmp_path):
         images = h5.create_dataset("images", PIXELS.shape, np.uint8, chunks=(1, 4, 6, 3))
         images[0] = PIXELS[0]
     with pytest.raises(MillraceError, match="not written to its end"):
+        RecordSet.open(tmp_path)
+
+
+def link_out(h5: h5py.File, folder: Path) -> None:
+    with h5py.File(folder / "other.hdf5", "w") as other:
+        other["images"] = PIXELS
+    h5["images"] = h5py.ExternalLink("other.hdf5", "images")
+
+
+def link_in_a_circle(h5: h5py.File, folder: Path) -> None:
+    h5["images"] = h5py.SoftLink("/images")
+
+
+def store_outside(h5: h5py.File, folder: Path) -> None:
+    (folder / "short.raw").write_bytes(b"too few bytes")  # the rest would be 0
+    place = [(str(folder / "short.raw"), 0, h5py.h5f.UNLIMITED)]
+    h5.create_dataset("images", PIXELS.shape, np.uint8, external=place)
+
+
+def lack_the_filter(h5: h5py.File, folder: Path) -> None:
+    options = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    options.set_chunk(PIXELS.shape)
+    options.set_filter(256, h5py.h5z.FLAG_OPTIONAL)  # a number for tests of one's own
+    space = h5py.h5s.create_simple(PIXELS.shape)
+    images = h5py.h5d.create(h5.id, b"images", h5py.h5t.STD_U8LE, space, options)
+    images.write_direct_chunk((0, 0, 0, 0), b"packed")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (link_out, r"the file holds labels \(links do not count"),
+        (link_in_a_circle, "the file holds labels"),
+        (store_outside, "`images` was not written to its end, or lies in other files"),
+        (lack_the_filter, "cannot be read .* Write it again, or move it away"),
+    ],
+)
+def test_images_that_do_not_lie_in_the_file_or_cannot_be_unpacked_are_refused(
+    tmp_path, make, words
+):
+    published(tmp_path / "train", labels=[0, 1])
+    with h5py.File(tmp_path / "train/train-00000-of-00001.h5", "a") as h5:
+        make(h5, tmp_path / "train")
+    with pytest.raises(MillraceError, match=words):
         RecordSet.open(tmp_path)
 
 

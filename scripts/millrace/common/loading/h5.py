@@ -13,6 +13,8 @@ from millrace.common.errors import MillraceError
 
 _LOCKING = "HDF5_USE_FILE_LOCKING"
 _LOCK_REMEDY = f"Set {_LOCKING}=FALSE if nobody writes to it, or if its file system has no locks"
+# What h5py raises of damaged files, of sizes that they state, and of types that it does not know.
+UNREADABLE = (OSError, RuntimeError, LookupError, TypeError, ValueError, MemoryError, OverflowError)
 
 
 class RawFile:

@@ -29,10 +29,15 @@ def read_image(content: Any, suffix: str = "") -> tuple[Any, list[str]]:
     only counted, as ImageFolder ignores it.
     """
     try:
+        # Pillow compares the check sums of a PNG only if it is asked to.
+        Image.open(io.BytesIO(content), formats=FORMATS).verify()
         image = Image.open(io.BytesIO(content), formats=FORMATS)
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise Unusable("too_large", f"{width} x {height} pixels, more than {MAX_PIXELS}")
+        if image.format == "TIFF" and _is_misread(image.tag_v2):
+            words = "a plain TIFF of 16 bits whose channels lie apart: write it interleaved"
+            raise Unusable("no_image", words)
         odd = _oddities(image, suffix)
         whole = image.convert("RGB")
         try:
@@ -51,6 +56,12 @@ def read_image(content: Any, suffix: str = "") -> tuple[Any, list[str]]:
     # PIL's decoders raise whatever a damaged file makes them run into.
     except Exception as error:
         raise Unusable("damaged", first_line(error)) from None
+
+
+def _is_misread(tags: Any) -> bool:
+    """Whether Pillow would show noise: it takes each half of the values for one of 8 bits."""
+    bits, compression, planar = 258, 259, 284
+    return tags.get(planar) == 2 and tags.get(compression, 1) == 1 and max(tags.get(bits, (1,))) > 8
 
 
 def _oddities(image: Any, suffix: str) -> list[str]:

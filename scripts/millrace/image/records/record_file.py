@@ -147,8 +147,10 @@ def shape_of(h5: Any, path: str | os.PathLike) -> Shape:
     remedy."""
     import h5py
 
-    datasets = {name: item for name in h5 if isinstance(item := h5.get(name), h5py.Dataset)}
-    problem = _problem(datasets, list(h5))
+    # Links lead into other files, or nowhere.
+    names = [name for name in h5 if isinstance(h5.get(name, getlink=True), h5py.HardLink)]
+    datasets = {name: h5[name] for name in names if h5.get(name, getclass=True) is h5py.Dataset}
+    problem = _problem(datasets, names)
     if problem:
         remedy = "Convert the images again: python -m millrace.image.create_records"
         raise MillraceError(problem, os.fspath(path), remedy)
@@ -160,26 +162,30 @@ def shape_of(h5: Any, path: str | os.PathLike) -> Shape:
 def _problem(datasets: Mapping[str, Any], names: list[str]) -> str:
     """Why a file of these names is none of the original's; "" if it is one."""
     if not {"images", "labels"} <= datasets.keys():
-        return f"`images` and `labels` are needed, the file holds {', '.join(names) or 'nothing'}"
+        held = ", ".join(names) or "nothing"
+        return f"`images` and `labels` are needed, the file holds {held} (links do not count)"
     images = datasets["images"]
-    if images.dtype != np.uint8 or images.shape[3:] != (3,):
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
         return f"`images` is {images.dtype} {images.shape}, not uint8 (N, H, W, 3), RGB"
-    # The rest would be read as black images.
-    if not _is_written(images):
-        return "`images` was not written to its end"
     labels = datasets["labels"]
     if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
         return f"`labels` is {labels.dtype} {labels.shape}, of {len(images)} images"
+    # The rest would be read as black images, or as the first class.
+    for name in ("images", "labels"):
+        if not _is_written(datasets[name]):
+            return f"`{name}` was not written to its end, or lies in other files"
     return ""
 
 
-def _is_written(images: Any) -> bool:
+def _is_written(dataset: Any) -> bool:
     """Whether the file has room for all values: it is made when they are written."""
-    if not images.chunks:
-        return images.id.get_storage_size() > 0 or not images.size
-    sides = zip(images.shape, images.chunks, strict=True)
+    if dataset.external:
+        return False
+    if not dataset.chunks:
+        return dataset.id.get_storage_size() > 0 or not dataset.size
+    sides = zip(dataset.shape, dataset.chunks, strict=True)
     chunks = math.prod(-(-side // chunk) for side, chunk in sides)
-    return images.id.get_num_chunks() == chunks
+    return dataset.id.get_num_chunks() == chunks
 
 
 def multiset_digest(ids: Iterable[np.ndarray]) -> str:

@@ -28,6 +28,7 @@ INDEX = "records.json"
 LENGTHS = "length.npy"
 # What an index says beside the fields of its set.
 _SAME = {"version": 1, "layout": "fixed", "exif": "ignore"}
+_MOST_CLASSES = 1_000_000  # each has a count in memory, also if no record is of it
 _NUMBERED = re.compile(r".+-\d+-of-(\d+)\.h5")
 
 
@@ -174,7 +175,7 @@ class RecordSet:
 
 def _opened(path: Path) -> tuple[Shape, list[int]]:
     """What lies in a file of another program, and its labels."""
-    from millrace.common.loading.h5 import open_h5
+    from millrace.common.loading.h5 import UNREADABLE, open_h5
 
     try:
         with open_h5(str(path)) as h5:
@@ -184,11 +185,14 @@ def _opened(path: Path) -> tuple[Shape, list[int]]:
                 raise MillraceError(problem, str(path.parent), remedy)
             shape = shape_of(h5, path)
             labels = h5["labels"][()]
-    except OSError as error:
+            # Filters that are not installed are missed when values are read.
+            h5["images"][:1]
+    except UNREADABLE as error:
         problem = f"cannot be read ({first_line(error)})"
         raise MillraceError(problem, str(path), "Write it again, or move it away") from None
-    if labels.min(initial=0) < 0:
-        raise MillraceError(f"has the label {labels.min()}", str(path), "Labels count from 0")
+    for label in (labels.min(initial=0), labels.max(initial=0)):
+        if not 0 <= label < _MOST_CLASSES:
+            raise MillraceError(f"has the label {label}", str(path), "Labels count from 0")
     return shape, labels.tolist()
 
 

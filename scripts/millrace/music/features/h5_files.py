@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from millrace.common.errors import first_line
-from millrace.common.loading.h5 import open_h5
+from millrace.common.loading.h5 import UNREADABLE, open_h5
 from millrace.music.features import h5_labels as labels
 from millrace.music.features.decisions import checked_digest, decide_hop, time_axis
 from millrace.music.features.metadata import Record
@@ -43,7 +43,7 @@ def read_file(
         status = regular_file(path)
         with open_h5(os.fspath(path)) as h5:
             tracks = list(_tracks(h5, file, records, contract))
-    except labels.UNREADABLE as error:
+    except UNREADABLE as error:
         for number in dict.fromkeys(["", *(record.id for record in records)]):
             yield Track(number, H5, file).refuse("file_unreadable", first_line(error))
         return
@@ -151,7 +151,7 @@ def _tracks_of(
             track.crc = checked_digest(_blocks(track, dataset.values))
         except Refused as refused:
             track.refuse(refused.reason, str(refused))
-        except labels.UNREADABLE as error:
+        except UNREADABLE as error:
             track.refuse("unreadable", first_line(error))
         yield track
 

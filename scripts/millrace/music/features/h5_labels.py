@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from millrace.common.loading.h5 import UNREADABLE
 from millrace.music.features.metadata import HOP_NAMES, ID_NAMES
 from millrace.music.features.track import Refused
 
@@ -20,8 +21,6 @@ _HOP_IN_SAMPLES = "hop_length"
 _RATE = "sr"
 _LEAST_HOP = 0.002  # seconds; less is a number of another unit
 
-# What h5py raises of damaged files, of sizes that they state, and of types that it does not know.
-UNREADABLE = (OSError, RuntimeError, LookupError, TypeError, ValueError, MemoryError, OverflowError)
 Attributes = dict[str, Any]
 
 
