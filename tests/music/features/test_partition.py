@@ -391,7 +391,7 @@ def test_a_shape_that_the_file_cannot_hold_refuses_its_track_only(tmp_path, stor
 def test_a_list_of_ids_larger_than_the_memory_makes_the_file_a_reject(tmp_path):
     with h5_file(tmp_path) as h5:
         h5["data"] = cqt(1)
-        h5.create_dataset("ids", (HUGE,), "S16", chunks=(1024,))
+        h5.create_dataset("ids", (HUGE,), "S16", chunks=(1024,))[0] = b"written"
     assert [track.refused for track in scanned(tmp_path)] == ["file_unreadable"]
 
 
@@ -463,6 +463,7 @@ NO_OFFSETS = {
     "pairs": {"offsets": [[0, 100], [100, 700]]},
     "text": {"offsets": ["0", "100"]},
     "a number": {"offsets": 100},
+    "never written": {"offsets": None},
     "nothing": {},
 }
 
@@ -475,7 +476,10 @@ def test_offsets_of_a_long_array_are_read_in_every_form_or_refused(tmp_path, for
         if form != "attributes":
             h5["noise"] = values[::-1]  # another feature, which is not a track of its own
         for name, numbers in (OFFSETS | NO_OFFSETS)[form].items():
-            h5[name] = numbers
+            if numbers is None:
+                h5.create_dataset(name, (2,), "i8")
+            else:
+                h5[name] = numbers
         if form == "attributes":
             h5["data"].attrs["offsets"] = [0, 100]
     if form in NO_OFFSETS:
@@ -528,6 +532,8 @@ def test_every_id_that_a_file_names_is_a_track_or_refused(tmp_path):
         h5[f"{'a' * 201}/cqt"], h5["b\nc/cqt"] = cqt(1, 200), cqt(1, 200)
         h5[f"{'ä' * 101}/cqt"] = cqt(1, 200)
         add_group(h5, "no_name____", cqt(1, 200), {"youtube_id": ""})
+        space = h5py.h5s.create_simple((84, 200))
+        h5py.h5d.create(h5.id, b"time_stamps", h5py.h5t.UNIX_D32LE, space)
     keys = {"share_one": "shared", "share_two": "shared", "by_a_key": "keyed/cqt"}
     records = [Record(name, h5="a.h5", key=key) for name, key in keys.items()]
     tracks = scanned(tmp_path, records={"a.h5": records})
@@ -539,7 +545,7 @@ def test_every_id_that_a_file_names_is_a_track_or_refused(tmp_path):
             "share_two": "shared_key",
             "by_a_key": "",
         },
-        **{"cqt": "no_id", r"\xff_bcdefghij": "bad_name"},
+        **{"cqt": "no_id", "time_stamps": "dtype", r"\xff_bcdefghij": "bad_name"},
         **{"a" * 201: "bad_id", r"b\nc": "bad_id", "abcdefghijk": "dtype"},
         **{r"\xe4" * 101: "bad_id", "": "bad_id"},
     }

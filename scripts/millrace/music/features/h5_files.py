@@ -114,7 +114,12 @@ def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> It
             continue
         dataset = _DataSet(item, raw_name, about)
         pointing = pointers.by_key.get(dataset.name, [])
-        if dataset.may_be_features(is_pointed_to=bool(pointing)):
+        try:
+            is_worth_a_track = dataset.may_be_features(is_pointed_to=bool(pointing))
+        except (TypeError, ValueError) as error:  # NumPy has no such type
+            yield Track(dataset.owner, H5, file, dataset.name).refuse("dtype", first_line(error))
+            continue
+        if is_worth_a_track:
             for track in _tracks_of(dataset, file, pointing, pointers, contract):
                 found.add(track.id)
                 yield track

@@ -101,7 +101,10 @@ def parts(
 def _beside(name: str, dataset: Any, about: Attributes) -> list | None:
     """The list of this name in the group of a data set, or in its attributes."""
     value = dataset.parent.get(name, about.get(name))
-    plain = _plain(value[()] if hasattr(value, "dtype") else value)
+    if hasattr(value, "dtype"):
+        # What was never written, or lies in another file (virtual), would be read as 0.
+        value = value[()] if value.id.get_storage_size() else None
+    plain = _plain(value)
     return plain if isinstance(plain, list) else None
 
 
