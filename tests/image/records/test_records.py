@@ -384,6 +384,16 @@ def test_a_file_that_was_cut_is_an_error_and_no_crash(tmp_path):
         RecordReader(records).read(0, 390, 10)
 
 
+def test_a_damaged_chunk_is_an_error_that_names_the_file(tmp_path):
+    images = {"data": PIXELS, "chunks": (1, 4, 6, 3), "compression": "gzip"}
+    published(tmp_path / "train", "train.h5", images=images, labels=[0, 1])
+    with h5py.File(tmp_path / "train/train.h5", "a") as h5:
+        h5["images"].id.write_direct_chunk((1, 0, 0, 0), b"damage")
+    reader = RecordReader(RecordSet.open(tmp_path))
+    with pytest.raises(MillraceError, match=r"train.h5: cannot be read \(.*Make the set again"):
+        reader.read(0, 0, 2)
+
+
 def test_the_digest_of_ids_counts_each_and_ignores_order_and_blocks():
     digest = multiset_digest([np.arange(5), np.arange(5, 9)])
     assert multiset_digest([np.arange(9)[::-1]]) == digest

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from millrace.common.errors import MillraceError, own_file
+from millrace.common.errors import MillraceError, first_line, own_file
 from millrace.common.loading.h5 import open_h5
 from millrace.common.loading.open_files import OpenFiles
 from millrace.common.machine.memory import keep_freed_memory
@@ -36,16 +36,20 @@ class RecordReader:
         """Records [start, start + count) of a file, less beyond its end; `out` is uint8 (>= count,
         H, W, 3).
 
-        Raises MillraceError for a file that is not what the index says, OSError if it cannot be
-        read.
+        Raises MillraceError for a file that is not what the index says, or cannot be read.
         """
         entry = self.records.files[file]
         stop = min(start + count, entry.records)
         if not 0 <= start <= stop:
             raise IndexError(f"records {start} to {start + count} of {self.records.path(file)}")
-        with self._files.lock:
-            opened = self._files.get(file)
-            images = opened.images(start, stop, out)
+        try:
+            with self._files.lock:
+                opened = self._files.get(file)
+                images = opened.images(start, stop, out)
+        except OSError as error:
+            problem = f"cannot be read ({first_line(error)})"
+            where = str(self.records.path(file))
+            raise MillraceError(problem, where, "Make the set again") from None
         return Records(images, opened.labels[start:stop], opened.ids[start:stop])
 
     def labels(self, file: int) -> np.ndarray:
