@@ -403,6 +403,7 @@ def test_a_sample_that_cannot_be_read_is_counted_with_its_reason(check, tmp_path
         "test": {"cannot_be_opened": 2, "outside_of_file": 5},
     }
     assert "train: 5 samples, 4 of them not read" in found.printed
+    assert "such as d.png (cannot identify image file)" in found.printed
     assert "2 x cannot_be_opened, such as b.jsonl:1 (No such file or directory)" in found.printed
 
 

@@ -127,13 +127,16 @@ def test_of_pictures_with_one_hash_the_one_with_the_same_pixels_is_the_original(
     assert found["dog/smaller.png"]["original"] == "dog/3.png"
 
 
-def test_other_letters_on_the_same_plate_are_another_picture(raw):
+def test_other_letters_on_the_same_plate_or_in_the_alpha_are_another_picture(raw):
     for split, letters in (("train", "AB 1234 CD"), ("val", "XE 9807 KM")):
         plate = Image.new("RGB", (256, 64), "white")
         drawing = ImageDraw.Draw(plate)
         drawing.rectangle((0, 0, 255, 63), outline="black")
         drawing.text((60, 25), letters, fill="black")
         write(raw / split / "cat/plate.png", plate)
+        icon = Image.new("RGBA", (64, 64))
+        ImageDraw.Draw(icon).text((5, 5), letters, fill="black")
+        write(raw / split / "cat/icon.png", icon)
     assert rows(converted(raw) / "leaks.jsonl").keys() == LEAKS.keys()
 
 

@@ -17,6 +17,7 @@ MOST_DIFFERENCE = 2.5
 # Other letters on the same plate: few pixels differ, but by 24 and more. JPEG (quality 50 and up),
 # WebP or half the size differ by 11 at most in photos of 128 pixels a side, by 14 in those of 96.
 _MOST_OF_A_PIXEL = 20
+_LEAST_RANGE = 3  # of a channel at _SIDE x _SIDE; a picture of less is of one colour
 _SIDE = 32
 _SHORT_SIDE = 64  # pixels, at least, of what is hashed
 
@@ -41,10 +42,12 @@ def small(image: Any) -> np.ndarray:
 
 def differences(picture: np.ndarray, others: np.ndarray) -> np.ndarray:
     """The mean differences of a small picture and others (n, ...), 255 where a pixel differs much:
-    those up to MOST_DIFFERENCE show the same."""
+    those up to MOST_DIFFERENCE show the same. A picture of one colour, as that of an icon whose
+    shape lies in its alpha, tells nothing: 255 too."""
     of_pixels = np.abs(others - picture).mean(axis=3)
     is_other = of_pixels.max(axis=(1, 2)) > _MOST_OF_A_PIXEL
-    return np.where(is_other, 255.0, of_pixels.mean(axis=(1, 2)))
+    is_plain = np.ptp(picture, axis=(0, 1)).max() < _LEAST_RANGE
+    return np.where(is_other | is_plain, 255.0, of_pixels.mean(axis=(1, 2)))
 
 
 def near(looks: Sequence[str], known: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -60,8 +60,8 @@ def read_image(content: Any, suffix: str = "") -> tuple[Any, list[str]]:
 
 def _is_misread(tags: Any) -> bool:
     """Whether Pillow would show noise: it takes each half of the values for one of 8 bits."""
-    bits, compression, planar = 258, 259, 284
-    return tags.get(planar) == 2 and tags.get(compression, 1) == 1 and max(tags.get(bits, (1,))) > 8
+    # PlanarConfiguration, Compression, BitsPerSample.
+    return tags.get(284) == 2 and tags.get(259, 1) == 1 and max(tags.get(258, (1,))) > 8
 
 
 def _oddities(image: Any, suffix: str) -> list[str]:

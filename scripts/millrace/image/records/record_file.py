@@ -133,12 +133,12 @@ def record_writer(
 def read_facts(path: str | os.PathLike) -> dict[str, Any]:
     """What was noted in the file when it was written, with its `digest`; {} if it is missing or not
     ours."""
-    from millrace.common.loading.h5 import open_h5
+    from millrace.common.loading.h5 import UNREADABLE, open_h5
 
     try:
         with open_h5(os.fspath(path)) as h5:
             return orjson.loads(h5["facts"][()].tobytes())
-    except (OSError, KeyError, ValueError):
+    except UNREADABLE:
         return {}
 
 
@@ -149,7 +149,7 @@ def shape_of(h5: Any, path: str | os.PathLike) -> Shape:
 
     # Links lead into other files, or nowhere.
     names = [name for name in h5 if isinstance(h5.get(name, getlink=True), h5py.HardLink)]
-    datasets = {name: h5[name] for name in names if h5.get(name, getclass=True) is h5py.Dataset}
+    datasets = {name: h5[name] for name in names if isinstance(h5[name], h5py.Dataset)}
     problem = _problem(datasets, names)
     if problem:
         remedy = "Convert the images again: python -m millrace.image.create_records"
@@ -172,15 +172,14 @@ def _problem(datasets: Mapping[str, Any], names: list[str]) -> str:
         return f"`labels` is {labels.dtype} {labels.shape}, of {len(images)} images"
     # The rest would be read as black images, or as the first class.
     for name in ("images", "labels"):
-        if not _is_written(datasets[name]):
+        dataset = datasets[name]
+        if dataset.external or not _is_written(dataset):
             return f"`{name}` was not written to its end, or lies in other files"
     return ""
 
 
 def _is_written(dataset: Any) -> bool:
     """Whether the file has room for all values: it is made when they are written."""
-    if dataset.external:
-        return False
     if not dataset.chunks:
         return dataset.id.get_storage_size() > 0 or not dataset.size
     sides = zip(dataset.shape, dataset.chunks, strict=True)
