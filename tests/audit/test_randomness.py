@@ -475,6 +475,9 @@ def test_what_shuffles_make_is_told_by_its_contents(made):
 
 
 FIRST, SECOND = [7, 3, 1, 6, 0, 4, 2, 5], [2, 6, 4, 0, 1, 7, 5, 3]
+DRAWN = [[index] for index in FIRST]
+PAIRS = [[index, index + 1] for index in FIRST]
+TURNED = [pair[::-1] for pair in PAIRS]  # other orders of rows, but not of batches
 DEAF = {"parts": ["sampler"], "flags": {}, "own": [], "main": []}
 HEARS = DEAF | {"own": [notes(ONE), notes(OTHER)]}
 NO_SHUFFLE = "no shuffle: the order is fixed"
@@ -502,10 +505,12 @@ FIXES = {
             ": [['a', 0], ['a', 1], ['a', 2], ['a', 3]]",
         ),
         # The loop tells each epoch that it is the first one, or by an attribute which it is.
-        (HEARS, {}, {"calls": [["a", 0]], "orders": [FIRST, FIRST]}, "fail", CALLS_IN_VAIN),
-        (HEARS, {}, {"calls": [["a", 0]], "orders": [FIRST, FIRST[:7]]}, "pass", "['a', 0]"),
-        (HEARS, {}, {"calls": [["a", 0]], "orders": [[3], [3, 1], [0, 2]]}, "pass", "['a', 0]"),
-        (DEAF, SHUFFLED, {"calls": [], "orders": [[3, 1], [0, 2]]}, "pass", "another order"),
+        (HEARS, {}, {"calls": [["a", 0]], "orders": [DRAWN, DRAWN]}, "fail", CALLS_IN_VAIN),
+        (HEARS, {}, {"calls": [["a", 0]], "orders": [DRAWN, DRAWN[:7]]}, "pass", "['a', 0]"),
+        (HEARS, {}, {"calls": [["a", 0]], "orders": [[[3]], [[3, 1]]]}, "pass", "['a', 0]"),
+        (HEARS, {}, {"calls": [["a", 0]], "orders": [PAIRS, TURNED]}, "fail", CALLS_IN_VAIN),
+        (HEARS, {}, {"calls": [], "orders": [PAIRS[:7], TURNED[:7]]}, "pass", "the loop calls"),
+        (DEAF, SHUFFLED, {"calls": [], "orders": [[[3, 1]], [[0, 2]]]}, "pass", "another order"),
         (DEAF, {}, {}, "not applicable", NO_SHUFFLE),
         (DEAF, SHUFFLED, {}, "fail", "random.shuffle shuffles"),
         (DEAF | {"flags": {"sampler.shuffle": True}}, {}, {}, "fail", "sampler.shuffle shuffles"),

@@ -43,6 +43,15 @@ class Untold(Shuffled):
     set_epoch = None
 
 
+class Restless(Shuffled):
+    """Batches by the epoch; the rows of each in any order."""
+
+    def __iter__(self) -> Iterator:
+        for batch in super().__iter__():
+            random.shuffle(batch)
+            yield batch
+
+
 def trains(loader: DataLoader) -> None:
     """A training loop of two epochs that does not say which epoch it is."""
     for _ in range(2):
@@ -282,6 +291,13 @@ CASES = [
         lambda: load(Rows(), sampler=Shuffled(24, deaf=True)),
     ),
     bug("DP14", "a loop without set_epoch", distributed, f"{RANKS} {LOOP}"),
+    bug(
+        "DP14",
+        "a loop without set_epoch, of restless rows",
+        lambda: DataLoader(Rows(48), batch_sampler=Restless(48, batch=4)),
+        LOOP,
+        says="which the loop does not call",
+    ),
     bug(
         "DP14",
         "a generator of which workers have copies",

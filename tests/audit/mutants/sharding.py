@@ -40,6 +40,14 @@ class Asking(Stream):
         return super().share()
 
 
+class Narrowing(Stream):
+    """Keeps its share, of which persistent workers take a share again."""
+
+    def __iter__(self) -> Iterator[dict]:
+        self.kept = vars(self).get("kept", range(self.rows))[self.share()]
+        return map(self.make, self.kept)
+
+
 class Sized(Stream):
     def __len__(self) -> int:
         return self.rows
@@ -215,6 +223,13 @@ CASES = [
         verdict="pass",
         says="share out",
     ),
+    bug(
+        "DP2",
+        "a share of a share",
+        lambda: load(Narrowing(48), persistent_workers=True),
+        says="24 of 48 samples come nowhere in epoch 1",
+    ),
+    twin("DP2", "a share of new workers", lambda: load(Narrowing(48)), verdict="pass"),
     twin("DP2", "batches joined by a wrapper", lambda: Regrouped(True), verdict="not decidable"),
     twin("DP2", "batches cut by a wrapper", lambda: Regrouped(False), verdict="pass"),
     twin("DP2", "no rows", lambda: load(Subset(Rows(), [])), RANKS, verdict="pass"),

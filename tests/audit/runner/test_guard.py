@@ -86,7 +86,7 @@ def statuses(guard: Guard, name: str, **options) -> tuple[list[str], dict]:
             marks=pytest.mark.long,
         ),
         ("BeginsAgain", {"ranks": 1}, ["ok", "ok"], ""),
-        ("ending", {}, ["raised", "skipped"], "ends for good"),
+        ("ending", {}, ["raised", "skipped"], "cannot begin again"),
         ("Unmeasured", {"ranks": 1}, ["ok", "ok"], ""),
         ("sleeping", {"timeout": 12}, ["ok", "hung"], "no end after 6 s"),
         ("sluggish", {"timeout": 16}, ["ok", "late"], "not done after 8 s"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from millrace.audit.checks.findings import (
@@ -32,7 +33,7 @@ ENDINGS = {
     "memory": "Read samples when they are asked for; --memory-mb is the limit",
 }
 
-TELLING = 8  # indices of an epoch: other orders of as many hardly ever begin alike
+TELLING = 8  # draws of an epoch: other orders of as many hardly ever begin alike
 
 # What torch refuses in arguments that contradict each other: entry, its words, and the fix.
 REFUSED = (
@@ -57,7 +58,8 @@ def refused_arguments(evidence: Evidence) -> list[Finding]:
     return []
 
 
-Orders = list[list[Any]]  # of epochs: indices, or what identifies samples
+Order = list[list[Any]]  # of an epoch: the indices of each batch; else what identifies each sample
+Orders = list[Order]  # of epochs
 
 
 class Told(NamedTuple):
@@ -90,7 +92,7 @@ def order_of_epochs(
     """Epochs 0 and 1 come in different orders, by the loader alone or after set_epoch."""
 
     def orders_of(epochs: Iterable[list[Batch]]) -> Orders:
-        return [order_of(batches, dataset.stable) for batches in epochs]
+        return [_order(batches, dataset.stable) for batches in epochs]
 
     is_whole = all(rank[0].ended for rank in epochs)
     if len(epochs[0]) == 1 and not is_whole:
@@ -105,8 +107,19 @@ def order_of_epochs(
         finding = undecided(cause, NEED_END)
     shown = {}
     for epoch, order in enumerate(plain[0]):
-        shown[f"epoch {epoch}"] = order[:EXAMPLES]
+        shown[f"epoch {epoch}"] = _flat(order)[:EXAMPLES]
     return replace(finding, evidence=shown)
+
+
+def _order(batches: list[Batch], stable: list[str]) -> Order:
+    samples = order_of(batches, stable)
+    if any(batch.indices is None for batch in batches):
+        return [[sample] for sample in samples]
+    return [batch.indices or [] for batch in batches]
+
+
+def _flat(order: Order) -> list[Any]:
+    return list(chain.from_iterable(order))
 
 
 def _judged(
@@ -117,7 +130,7 @@ def _judged(
     loop: Seen,
 ) -> Finding:
     """Of each rank the orders of epochs: `plain`, by the loader alone, and `after` set_epoch."""
-    first = plain[0][0]
+    first = _flat(plain[0][0])
     if not first or len(plain[0]) < 2:
         return undecided("no two orders to compare", f"--epochs 2, and {NEED_ID}")
     if any(rank.is_missed() for rank in told):
@@ -143,7 +156,8 @@ def _changes_when_told(call: str, loop: Seen) -> Finding:
         needs = f"--loop module:function; it must call {call} (Lightning and Accelerate do)"
         return undecided(cause, needs)
     # Of a stream nobody knows in which orders the loop has read it; a few are alike by chance.
-    is_seen = len(loop["orders"]) > 1 and min(map(len, loop["orders"])) >= TELLING
+    drawn = [len(_flat(order)) for order in loop["orders"]]
+    is_seen = len(drawn) > 1 and min(drawn) >= TELLING
     if _differ(loop["orders"]) or (calls and not is_seen):
         return passed(f"the loop calls set_epoch: {calls[:4]}")
     cause += f", and the loop calls {calls[:4]}" if calls else ", which the loop does not call"
@@ -170,7 +184,10 @@ def _one_order(first: list[Any], dataset: Dataset, told: Told) -> Finding:
 
 
 def _differ(orders: Orders) -> bool:
-    """Whether an epoch comes in another order than the first, as far as both were read."""
+    """Whether an epoch comes in another order than the first, as far as both were read. Of many
+    batches their order counts, not that of the rows in one."""
+    if min(map(len, orders), default=0) >= TELLING:
+        orders = [[sorted(batch, key=str) for batch in order] for order in orders]
     pairs = [zip(orders[0], later, strict=False) for later in orders[1:]]
     return any(one != other for pair in pairs for one, other in pair)
 

@@ -53,6 +53,9 @@ SHARE_OUT = (
     "share out once: over ranks in the dataset or its sampler, over workers in __iter__; let each"
     " give its share to the end, without a batch that is held back or the remainder of a division"
 )
+SAME_COPY = (
+    "let __iter__ leave the dataset as it found it: persistent workers iterate the same copy again"
+)
 OWN = (
     "draw from torch.rand instead, or in worker_init_fn get_worker_info().dataset.rng = "
     "np.random.default_rng(torch.initial_seed()); ranks: torch.manual_seed(seed + rank)"
@@ -191,6 +194,8 @@ def duplicates(look: Seen, epochs: list[list[Epoch]], dataset: Dataset) -> Itera
             findings.append(_if_together(finding, kind, look))
     if not findings:
         findings.append(_shared_out(shared, first_epochs, dataset))
+    if dataset.iterable and shared.total == shared.held:
+        findings += _lost_later(epochs, dataset)
     yield from findings
 
 
@@ -282,6 +287,21 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
     places = f"{counted(shared.ranks, 'rank')} and {counted(shared.workers, 'worker')}"
     samples = f"{shared.total.total()} samples, {len(shared.total)} distinct"
     return passed(f"{places} share out {samples}, of {shared.held.total()}")
+
+
+def _lost_later(epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding]:
+    """A finding if a later epoch of a stream, which gave each sample once, leaves some out."""
+    for number, parts in enumerate(zip(*epochs, strict=True)):
+        shared = shares.count(list(parts), dataset)
+        is_whole = all(part.ended and not part.left for part in parts)
+        if shared is None or shared.unknown() or not is_whole:
+            return
+        lost = shared.lost()
+        if shared.total and lost.total() >= shared.one_step:
+            of_all = f"{lost.total()} of {shared.held.total()}"
+            cause = f"{of_all} samples come nowhere in epoch {number}"
+            yield failed(cause, {"lost": list(lost)[:EXAMPLES]}, SAME_COPY)
+            return
 
 
 def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:

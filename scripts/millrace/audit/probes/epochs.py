@@ -137,18 +137,19 @@ def loop(target: Target, rank: Rank) -> Seen:
     return seen
 
 
-def _orders(core: DataLoader) -> list[list[Any]]:
-    """What the sampler of the user's loader hands out from now on, an order for each epoch."""
+def _orders(core: DataLoader) -> list[list[list[Any]]]:
+    """What the sampler of the user's loader hands out from now on, draw by draw, an order for each
+    epoch."""
     name = "sampler" if core.batch_sampler is None else "batch_sampler"
-    orders: list[list[Any]] = []
+    orders: list[list[list[Any]]] = []
 
     def begin() -> Callable[[Any], None]:
-        indices: list[Any] = []
-        orders.append(indices)
+        order: list[list[Any]] = []
+        orders.append(order)
 
         def note(drawn: Any) -> None:
-            if len(indices) < FEW:
-                indices.extend(index_list(drawn))
+            if len(order) < FEW:
+                order.append(index_list(drawn))
 
         return note
 

@@ -228,8 +228,6 @@ def _loader_of(thing: Any, name: str, method: str) -> Any:
         raise MillraceError(f"gave a {kind}, which gives no batches", name, remedy)
     # One with a length begins again, as Lightning's CombinedLoader.
     if hasattr(thing, "__next__") and not hasattr(thing, "__len__"):
-        remedy = (
-            "Return the DataLoader itself, or what has __iter__ alone: a second epoch is read too"
-        )
-        raise MillraceError(f"gave an iterator ({kind}), which ends for good", name, remedy)
+        remedy = "Return the DataLoader, or an object whose __iter__ makes the iterator of an epoch"
+        raise MillraceError(f"gave an iterator ({kind}), which cannot begin again", name, remedy)
     return thing
