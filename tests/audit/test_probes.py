@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -29,8 +29,17 @@ def target_of(**made: object) -> SimpleNamespace:
     return SimpleNamespace(**{"val_loader": lambda: None, "options": options, **makers})
 
 
+class Lazy(ModuleType):
+    """Twin of SpeechBrain's: any name that it lacks is an import, here of what is not installed."""
+
+    def __getattr__(self, name: str) -> object:
+        raise ImportError(name)
+
+
 def test_workers_get_what_a_script_has_set_and_imported_but_its_own_package(rank, monkeypatch):
     monkeypatch.setenv("KEPT", "1")
+    for name, module in {"lazy": Lazy("lazy"), "kept_out": None}.items():
+        monkeypatch.setitem(sys.modules, name, module)
 
     def made() -> DataLoader:
         monkeypatch.setenv("SET", "2")

@@ -38,7 +38,8 @@ def look(target: Target, rank: Rank) -> Seen:
     own = {name.partition(":")[0].partition(".")[0] for name in names}
     libraries = []
     for name, module in list(sys.modules.items()):
-        is_installed = "-packages" in str(getattr(module, "__file__", ""))
+        # Asked for a name that it lacks, a lazy module, as of SpeechBrain, imports what is missing.
+        is_installed = "-packages" in str(getattr(module, "__dict__", {}).get("__file__"))
         if is_installed and name.partition(".")[0] not in own:
             libraries.append(name)
     return {
