@@ -14,10 +14,21 @@ from millrace.audit.runner import linux
 
 READS = "zeros = open('/dev/zero', 'rb', 0)\nwhile True: zeros.read(2**24)"
 
+STARVES = """
+import os
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+starved = os.getpid()
+if os.fork():
+    os.nice(19)
+while starved in (os.getpid(), os.getppid()):
+    pass
+"""
+
 
 @pytest.mark.parametrize(
     ("works", "is_busy"),
     [
+        (STARVES, True),  # it would, on a machine that is less busy
         ("while True: pass", True),
         (READS, True),  # the kernel does what there is to do
         ("import time; time.sleep(600)", False),

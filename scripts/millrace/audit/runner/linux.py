@@ -35,17 +35,23 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def is_busy(pids: list[int]) -> bool:
-    """Whether these processes compute: more than a tenth of a core."""
+    """Whether these processes compute, more than a tenth of a core, or wait for a core or a disk,
+    as on a busy machine."""
     seconds = 0.5
-    before = sum(map(_cpu_ticks, pids))
-    time.sleep(seconds)
-    used = (sum(map(_cpu_ticks, pids)) - before) / os.sysconf("SC_CLK_TCK")
-    return used > 0.1 * seconds
+    looks = 5
+    before = sum(_cpu(pid)[1] for pid in pids)
+    waiting = 0
+    for _ in range(looks):
+        time.sleep(seconds / looks)
+        waiting += any(_cpu(pid)[0] in "RD" for pid in pids)
+    used = (sum(_cpu(pid)[1] for pid in pids) - before) / os.sysconf("SC_CLK_TCK")
+    return used > 0.1 * seconds or 2 * waiting > looks
 
 
-def _cpu_ticks(pid: int) -> int:
+def _cpu(pid: int) -> tuple[str, int]:
+    """The state of a process, and its ticks in user and in system mode."""
     with suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{pid}/stat").read_text()
         fields = text.rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])  # in user and in system mode
-    return 0
+        return fields[0], int(fields[11]) + int(fields[12])
+    return "gone", 0
