@@ -53,9 +53,7 @@ SHARE_OUT = (
     "share out once: over ranks in the dataset or its sampler, over workers in __iter__; let each"
     " give its share to the end, without a batch that is held back or the remainder of a division"
 )
-SAME_COPY = (
-    "let __iter__ leave the dataset as it found it: persistent workers iterate the same copy again"
-)
+SAME_COPY = "let __iter__ leave the dataset as it is: persistent workers call it again"
 OWN = (
     "draw from torch.rand instead, or in worker_init_fn get_worker_info().dataset.rng = "
     "np.random.default_rng(torch.initial_seed()); ranks: torch.manual_seed(seed + rank)"
@@ -290,18 +288,17 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
 
 
 def _lost_later(epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding]:
-    """A finding if a later epoch of a stream, which gave each sample once, leaves some out."""
+    """A finding of each later epoch of a stream, which gave every sample once, that leaves some
+    out."""
     for number, parts in enumerate(zip(*epochs, strict=True)):
         shared = shares.count(list(parts), dataset)
-        is_whole = all(part.ended and not part.left for part in parts)
-        if shared is None or shared.unknown() or not is_whole:
-            return
-        lost = shared.lost()
-        if shared.total and lost.total() >= shared.one_step:
-            of_all = f"{lost.total()} of {shared.held.total()}"
-            cause = f"{of_all} samples come nowhere in epoch {number}"
-            yield failed(cause, {"lost": list(lost)[:EXAMPLES]}, SAME_COPY)
-            return
+        is_whole = all(part.batches and part.ended and not part.left for part in parts)
+        if not shared or not is_whole or shared.unknown():
+            continue
+        lost = shared.lost().total()
+        if lost >= shared.one_step:
+            cause = f"{lost} of {shared.held.total()} samples come nowhere in epoch {number}"
+            yield failed(cause, fix=SAME_COPY)
 
 
 def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:

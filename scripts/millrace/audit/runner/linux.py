@@ -35,23 +35,20 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def is_busy(pids: list[int]) -> bool:
-    """Whether these processes compute, more than a tenth of a core, or wait for a core or a disk,
-    as on a busy machine."""
+    """Whether these processes compute, or wait for a core as on a busy machine, more than a tenth
+    of the time."""
     seconds = 0.5
-    looks = 5
-    before = sum(_cpu(pid)[1] for pid in pids)
-    waiting = 0
-    for _ in range(looks):
-        time.sleep(seconds / looks)
-        waiting += any(_cpu(pid)[0] in "RD" for pid in pids)
-    used = (sum(_cpu(pid)[1] for pid in pids) - before) / os.sysconf("SC_CLK_TCK")
-    return used > 0.1 * seconds or 2 * waiting > looks
+    before = sum(map(_running, pids))
+    time.sleep(seconds)
+    return sum(map(_running, pids)) - before > 0.1 * seconds
 
 
-def _cpu(pid: int) -> tuple[str, int]:
-    """The state of a process, and its ticks in user and in system mode."""
+def _running(pid: int) -> float:
+    """Seconds that a process has computed, or waited for a core."""
+    ticks = waited = 0
     with suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{pid}/stat").read_text()
         fields = text.rpartition(")")[2].split()
-        return fields[0], int(fields[11]) + int(fields[12])
-    return "gone", 0
+        ticks = int(fields[11]) + int(fields[12])  # in user and in system mode
+        waited = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])  # nanoseconds
+    return ticks / os.sysconf("SC_CLK_TCK") + waited / 1e9
