@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Subset, default_collate, get_worker_info
 
 from tests.audit.mutants import RANKS, bug, twin
-from tests.audit.mutants.rows import Noisy, Rows, draw, load, rank, row, spread, train
+from tests.audit.mutants.rows import Noisy, Rows, Stream, draw, load, rank, row, spread, train
 
 
 def numpy_constant(worker: int) -> None:
@@ -50,6 +51,21 @@ class Unused(Rows):
 
     def __getitem__(self, index: int) -> dict:
         return row(self.order[index])
+
+
+class InBatches(Stream):
+    """Makes batches of rows that all workers put into one order, as a shuffle of torch's pipes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = random.Random(1)
+
+    def __iter__(self) -> Iterator[dict]:
+        order = list(range(self.rows))
+        self.rng.shuffle(order)
+        mine = order[self.share()]
+        for at in range(0, len(mine), 4):
+            yield default_collate(list(map(row, mine[at : at + 4])))
 
 
 class Lazily(Rows):
@@ -127,5 +143,12 @@ CASES = [
     twin("DP1", "no rows", lambda: load(Subset(Rows(), [])), RANKS, verdict="pass"),
     twin("DP1", "a seed a rank", lambda: seeded(rank()), RANKS),
     twin("DP1", "noise addressed by index", lambda: train(Rows(make=addressed))),
+    twin(
+        "DP1",
+        "batches of one order",
+        lambda: load(InBatches(), batch_size=None, persistent_workers=True),
+        verdict="not decidable",
+        says="from the generator rng",
+    ),
     twin("DP1", "generator used in init only", lambda: train(Unused())),
 ]

@@ -37,6 +37,7 @@ NEED_ID = (
     "a field that is the same whenever a sample is read: yield an id; of batches that a dataset"
     " makes: a method sample_ids(batch) of the loader"
 )
+NEED_SAMPLES = "a dataset that gives samples, of which the DataLoader makes batches"
 NEED_DRAWING = "whether samples are drawn with replacement"
 SEEDED = {
     "workers": (
@@ -119,6 +120,10 @@ def _repeated_by(kind: str, streams: Streams, dataset: Dataset, look: Seen) -> F
         first, second = (place[axis] for place in pair)
         cause = f"{kind} {first} and {second} draw the same random numbers from {source}"
         shown = {"rank, epoch, worker": pair}
+        # What orders the samples of a stream may do so alike, and moves them in batches it makes.
+        is_batch = dataset.iterable and all(len(batch.samples) == 1 for batch in one)
+        if is_batch and not set(generators) <= set(GLOBALS):
+            return undecided(cause, NEED_SAMPLES, shown)
         if set(generators) <= set(GLOBALS):
             fix = SEEDED[kind]
         else:
