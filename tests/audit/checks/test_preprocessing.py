@@ -494,6 +494,8 @@ AUDIO = [1, 9, 9, 2]
         ([row([1, 11, 12, 13, 20, 2], "xxxxxx")] * 2, 0, "pass", "12 tokens trained on in 2 rows"),
         # One token ends texts and pads them: the mask tells which is which.
         ([row([5, 20, 2, 2], ".xx.", [1, 1, 1, 0])], 2, "pass", "2 tokens trained on in 1 row"),
+        ([row([5, 20, 2, 2], ".xx.", [1, 1, 0, 0])], 2, "pass", "2 tokens trained on in 1 row"),
+        ([row([5, 20, 2, 2], ".xxx", [1, 1, 0, 0])], 2, "fail", "padding is trained on: row 0, 3"),
         ([row([5, 20, 2, 2], ".xx.")], 2, "not decidable", "nothing tells padding"),
         # A text may be cut off before its end, if the ends of others are trained on.
         ([row([5, 20, 2], ".xx"), row([6, 21, 2], ".x.")], 0, "pass", "3 tokens trained on in 2"),

@@ -166,7 +166,12 @@ def _wrong_places(rows: list[Row], special: dict[str, int]) -> Wrong:
     for row in rows:
         trained = row.trained or set()
         media = {at for at in row.places if row.ids[at] in placeholders}
-        wrong["padding"] += row.marked(trained - set(row.places))
+        padding = trained - set(row.places)
+        # Where one token ends texts and pads them, a mask of all of them leaves out the end too.
+        behind = row.places[-1] + 1 if row.places else 0
+        if row.ids[behind : behind + 1] == [special.get("eos")]:
+            padding.discard(behind)
+        wrong["padding"] += row.marked(padding)
         wrong["media"] += row.marked(trained & media)
         wrong["prompt"] += row.marked(trained & set(row.places[1:opening]))
         if row.alone is not None and row.alone != row.trained_tokens:
