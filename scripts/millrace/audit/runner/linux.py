@@ -35,20 +35,22 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def is_busy(pids: list[int]) -> bool:
-    """Whether these processes compute, or wait for a core as on a busy machine, more than a tenth
-    of the time."""
-    seconds = 0.5
-    before = sum(map(_running, pids))
-    time.sleep(seconds)
-    return sum(map(_running, pids)) - before > 0.1 * seconds
+    """Whether these processes compute, more than a tenth of a core, or wait for a core as on a busy
+    machine."""
+    looks = 5
+    before = sum(_state(pid)[1] for pid in pids)
+    waiting = 0
+    for _ in range(looks):
+        time.sleep(0.1)
+        waiting += any(_state(pid)[0] == "R" for pid in pids)
+    used = sum(_state(pid)[1] for pid in pids) - before
+    return used > 0.01 * looks * os.sysconf("SC_CLK_TCK") or 2 * waiting > looks
 
 
-def _running(pid: int) -> float:
-    """Seconds that a process has computed, or waited for a core."""
-    ticks = waited = 0
+def _state(pid: int) -> tuple[str, int]:
+    """How the kernel calls the state of a process, and its ticks in user and in system mode."""
     with suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{pid}/stat").read_text()
         fields = text.rpartition(")")[2].split()
-        ticks = int(fields[11]) + int(fields[12])  # in user and in system mode
-        waited = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])  # nanoseconds
-    return ticks / os.sysconf("SC_CLK_TCK") + waited / 1e9
+        return fields[0], int(fields[11]) + int(fields[12])
+    return "", 0
