@@ -356,3 +356,6 @@ def test_a_module_that_the_users_own_lacks_is_left_to_python(tmp_path, monkeypat
         locate("of_user:make_loader")
     with pytest.raises(WrongName, match="there is no module of_nobody"):
         locate("of_nobody.train:make_loader")
+    (tmp_path / "a_script.py").write_text("import argparse\nargparse.ArgumentParser().error('x')")
+    with pytest.raises(WrongName, match="a_script ends the program when it is imported"):
+        locate("a_script:make_loader")

@@ -36,15 +36,16 @@ def _seconds(results: Results, timeout: float) -> int:
     A probe that was cut off needs at least twice of what it had.
     """
     slowness = _slowness(results)
-    total = 0.0
+    spent = sum(result.seconds for result in results.values())
+    total = max(spent, timeout)  # to start probes takes time too
     shares = []  # a probe may use up its share of the time
     for name, result in results.items():
+        if result.status != "late":
+            continue
         probe = PROBES[name]
-        seconds = result.seconds
-        if result.status == "late":
-            seconds = max(2 * seconds, slowness * probe.seconds)
-            shares.append(seconds / probe.share)
-        total += seconds
+        seconds = max(2 * result.seconds, slowness * probe.seconds)
+        shares.append(seconds / probe.share)
+        total += seconds - result.seconds
     most = max(shares, default=2 * timeout)
     return 10 * math.ceil(max(total, most) / 10)
 

@@ -194,6 +194,9 @@ def locate(name: str) -> Any:
             remedy = "Start the audit where Python finds it, or give the file: file.py:factory"
             raise WrongName(f"there is no module {error.name}", name, remedy) from None
         raise
+    except SystemExit:
+        remedy = "Name a function of a module that reads no command line as it is imported"
+        raise WrongName(f"{place} ends the program when it is imported", name, remedy) from None
     for part in attribute.split("."):
         if not hasattr(thing, part):
             raise WrongName(f"{place} has no {part}", name)
