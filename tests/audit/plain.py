@@ -44,8 +44,8 @@ class Forever:
 class Infinite(DataLoader):
     """As Ultralytics': one iterator for all epochs."""
 
-    def __init__(self) -> None:
-        super().__init__(Squares(), batch_size=4, num_workers=1)
+    def __init__(self, **settings: object) -> None:
+        super().__init__(Squares(), batch_size=4, num_workers=1, **settings)
         object.__setattr__(self, "batch_sampler", Forever(self.batch_sampler))
         self.iterator = super().__iter__()
 

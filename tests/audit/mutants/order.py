@@ -13,6 +13,7 @@ from torch.distributed.algorithms import Join
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
+from tests.audit import plain
 from tests.audit.mutants import RANKS, bug, twin
 from tests.audit.mutants.rows import Rows, Stream, load, rank, spread, train, world
 
@@ -337,6 +338,14 @@ CASES = [
     twin("DP14", "rows as they stand", lambda: load(Rows()), verdict="not applicable"),
     twin("DP14", "others drawn", lambda: load(Drawing()), verdict="not applicable"),
     twin("DP14", "no loop is given", distributed, RANKS, verdict="not decidable"),
+    twin(
+        "DP14",
+        "an epoch that is heard of one late",
+        lambda: plain.Infinite(sampler=DistributedSampler(plain.Squares())),
+        RANKS,
+        verdict="not decidable",
+        says="only after set_epoch",
+    ),
     twin(
         "DP14",
         "a seeded generator",

@@ -67,7 +67,7 @@ class Told(NamedTuple):
 
     parts: list[str]  # what has set_epoch
     flags: dict[str, bool]  # attributes `shuffle` of samplers and dataset
-    own: list[list[Batch]]  # after set_epoch(0) and set_epoch(1)
+    own: list[list[Batch]]  # after set_epoch(0), set_epoch(1) and so on
     main: list[list[Batch]]  # without workers after 0, 1, 0, if persistent ones may miss it
 
     @property

@@ -120,9 +120,8 @@ def _repeated_by(kind: str, streams: Streams, dataset: Dataset, look: Seen) -> F
         first, second = (place[axis] for place in pair)
         cause = f"{kind} {first} and {second} draw the same random numbers from {source}"
         shown = {"rank, epoch, worker": pair}
-        # What orders the samples of a stream may do so alike, and moves them in batches it makes.
-        is_batch = dataset.iterable and all(len(batch.samples) == 1 for batch in one)
-        if is_batch and not set(generators) <= set(GLOBALS):
+        # A stream may order its samples alike everywhere, and then makes other batches of them.
+        if dataset.makes_batches and not set(generators) <= set(GLOBALS):
             return undecided(cause, NEED_SAMPLES, shown)
         if set(generators) <= set(GLOBALS):
             fix = SEEDED[kind]

@@ -32,6 +32,7 @@ class Dataset(NamedTuple):
     shuffled_by: list[str]  # functions that were called
     frameworks: list[str]  # that may replace the sampler
     drawn_again: dict[str, int]  # how often the sampler draws rows, if more than once
+    makes_batches: bool = False  # it is a stream of batches
 
 
 @dataclass(frozen=True)

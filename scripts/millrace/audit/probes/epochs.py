@@ -73,8 +73,8 @@ def epochs(target: Target, rank: Rank) -> list[Seen]:
 
 
 def set_epoch(target: Target, rank: Rank) -> Seen:
-    """Notes after set_epoch(0) and set_epoch(1): `own`, and `main` if persistent workers may miss
-    it.
+    """Notes after set_epoch(0), set_epoch(1) and so on: `own`, and `main` if persistent workers may
+    miss it.
 
     `parts`: what has set_epoch. `flags`: attributes `shuffle` of samplers and dataset.
     """
@@ -87,7 +87,8 @@ def set_epoch(target: Target, rank: Rank) -> Seen:
         if isinstance(getattr(part, "shuffle", None), bool):
             seen["flags"][f"{place}.shuffle"] = part.shuffle
     if seen["parts"]:
-        seen["own"] = _notes(tap, (0, 1))
+        # One that keeps its iterator draws ahead: it hears of an epoch one late.
+        seen["own"] = _notes(tap, (0, 1, 2) if tap.core is None else (0, 1))
     if "dataset" in seen["parts"] and tap.core is not None and tap.core.persistent_workers:
         main = Listener(target.loader(), rank, workers=0, max_batches=MOST_BATCHES)
         # Epoch 0 twice: what differs between the two is random, and not the epoch's.
@@ -169,7 +170,7 @@ def source(target: Target, rank: Rank) -> Seen:
 
     `complete`: both ended. `all_drawn`: the sampler leaves none out. `drawn_again`: how often it
     draws rows, if more than once. `reordered`: the second pass had another order. `shuffled_by`:
-    what made an order.
+    what made an order. `makes_batches`: it is a stream of batches.
     """
     tap = Listener(target.loader(), rank, workers=0)
     rows = _rows(tap.original)
@@ -196,6 +197,7 @@ def source(target: Target, rank: Rank) -> Seen:
         ]
     return {
         "iterable": not is_map,
+        "makes_batches": _makes_batches(tap.original),
         "complete": complete and (rows is None or rows <= MOST_ROWS),
         "all_drawn": not is_map or len(drawn) == rows,
         "drawn_again": {row: count for row, count in drawn.items() if count > 1},
@@ -205,6 +207,10 @@ def source(target: Target, rank: Rank) -> Seen:
         "shuffled_by": shuffled_by,
         "frameworks": [name for name in FRAMEWORKS if name in sys.modules],
     }
+
+
+def _makes_batches(core: DataLoader | None) -> bool:
+    return core is not None and is_stream(core) and core.batch_sampler is None
 
 
 def _asked(core: DataLoader | None, rows: int | None) -> tuple[Counter[str], Sequence[Any] | None]:
@@ -323,7 +329,8 @@ def parts(tap: Listener, method: str = "") -> Seen:
     named."""
     listed: Seen = {"loader": tap.view}
     for place in PLACES:
-        part = tap.original
+        # A loader that keeps its iterator is not listened to, but its sampler can be told.
+        part = tap.view if method and tap.original is None else tap.original
         for name in place.split("."):
             part = getattr(part, name, None)
         if part is not None and all(part is not known for known in listed.values()):
