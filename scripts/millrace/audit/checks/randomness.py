@@ -54,7 +54,6 @@ SHARE_OUT = (
     "share out once: over ranks in the dataset or its sampler, over workers in __iter__; let each"
     " give its share to the end, without a batch that is held back or the remainder of a division"
 )
-SAME_COPY = "let __iter__ leave the dataset as it is: persistent workers call it again"
 OWN = (
     "draw from torch.rand instead, or in worker_init_fn get_worker_info().dataset.rng = "
     "np.random.default_rng(torch.initial_seed()); ranks: torch.manual_seed(seed + rank)"
@@ -302,7 +301,7 @@ def _lost_later(epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding
         lost = shared.lost().total()
         if lost >= shared.one_step:
             cause = f"{lost} of {shared.held.total()} samples come nowhere in epoch {number}"
-            yield failed(cause, fix=SAME_COPY)
+            yield failed(cause, fix=SHARE_OUT)
 
 
 def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:

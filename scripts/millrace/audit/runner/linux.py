@@ -35,22 +35,17 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def is_busy(pids: list[int]) -> bool:
-    """Whether these processes compute, more than a tenth of a core, or wait for a core as on a busy
-    machine."""
-    looks = 5
-    before = sum(_state(pid)[1] for pid in pids)
-    waiting = 0
-    for _ in range(looks):
-        time.sleep(0.1)
-        waiting += any(_state(pid)[0] == "R" for pid in pids)
-    used = sum(_state(pid)[1] for pid in pids) - before
-    return used > 0.01 * looks * os.sysconf("SC_CLK_TCK") or 2 * waiting > looks
+    """Whether threads of these processes compute, or wait for a core as on a busy machine, more
+    than a tenth of the time."""
+    busy = 0
+    for _ in range(20):
+        time.sleep(0.025)
+        busy += any(map(_runs, pids))
+    return busy > 2
 
 
-def _state(pid: int) -> tuple[str, int]:
-    """How the kernel calls the state of a process, and its ticks in user and in system mode."""
-    with suppress(OSError, ValueError, IndexError):
-        text = Path(f"/proc/{pid}/stat").read_text()
-        fields = text.rpartition(")")[2].split()
-        return fields[0], int(fields[11]) + int(fields[12])
-    return "", 0
+def _runs(pid: int) -> bool:
+    with suppress(OSError):
+        threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+        return any(text.rpartition(")")[2].startswith(" R") for text in threads)
+    return False
