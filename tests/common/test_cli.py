@@ -79,6 +79,7 @@ def test_an_error_is_one_line_with_and_without_its_parts(capsys, arguments, text
         (errno.EACCES, "results/x.tar: Permission denied. Name a place that may be written"),
         (errno.EPERM, "results/x.tar: Operation not permitted. Name a place"),
         (errno.EISDIR, "results/x.tar: Is a directory. Name a place"),
+        (errno.EEXIST, "results/x.tar: File exists. Name a place"),
         (errno.ENOTDIR, "results/x.tar: Not a directory. Name a place"),
         (errno.ENAMETOOLONG, "results/x.tar: File name too long. Name a place"),
         (errno.ENOENT, "snakemake --forcerun results/x.tar"),

@@ -265,6 +265,21 @@ def test_a_producer_that_has_failed_ends_the_training_beside_it(monkeypatch):
             time.sleep(0.1)
 
 
+def test_a_producer_that_a_signal_ends_before_it_listens_has_not_failed(monkeypatch):
+    started: list[subprocess.Popen] = []
+    start = subprocess.Popen
+
+    def popen(command: list[str]) -> subprocess.Popen:
+        started.append(start(command))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with run.producing([]) as check:
+        started[0].terminate()
+        assert started[0].wait() == -signal.SIGTERM
+        check()
+
+
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [

@@ -183,6 +183,18 @@ REFUSED = {
     "cost of 0": ({"cost": dict.fromkeys(["0-000"], 0), "batch_cost": 9}, "0-000 .* its cost is 0"),
     "decode of none": ({"batch_size": 4, "decode": {"jpg": len}}, "no sample has a field jpg"),
     "empty": ({"batch_size": 4, "keys": []}, "keys choose no sample. Choose others"),
+    "a decoder as number": ({"batch_size": 4, "decode": 5}, "decode is 5. Give a function"),
+    "a decoder of a field": ({"batch_size": 4, "decode": {"cls": 5}}, "decode of cls is 5. Give"),
+    "a cache as bytes": ({"batch_size": 4, "cache_dir": b"x"}, "cache_dir is b'x'. Give a path"),
+    "a truth as number": ({"batch_size": True}, "batch_size is True. Give a whole number"),
+    "no share": ({"batch_size": 4, "max_bad_fraction": 2}, "max_bad_fraction is 2. Give a number"),
+    "a share as truth": ({"batch_size": 4, "max_bad_fraction": True}, "fraction is True. Give a"),
+    "any share": ({"batch_size": 4, "max_bad_fraction": float("nan")}, "fraction is nan. Give a"),
+    "a key that is not UTF-8": ({"batch_size": 4, "keys": ["\udcff"]}, "no sample has the key"),
+    "more ranks than a plan can have": (
+        {"batch_size": 4, "rank": 0, "world_size": 10**9},
+        "no plan for world size 1000000000",
+    ),
     "rank alone": ({"batch_size": 4, "world_size": 2}, "nothing says which rank this is"),
 }
 

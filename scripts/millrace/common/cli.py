@@ -96,6 +96,7 @@ _OTHER_PLACE = (
     errno.EPERM,
     errno.EROFS,
     errno.EISDIR,
+    errno.EEXIST,
     errno.ENOTDIR,
     errno.ENAMETOOLONG,
 )

@@ -24,7 +24,7 @@ from millrace.asr.tars.index import known_index, write_index
 from millrace.asr.tars.partition import scan_all
 from millrace.asr.tars.scan import CHAINS, FAILED, PARTIAL, TarScan
 from millrace.common.errors import Damaged, MillraceError, counted
-from millrace.common.loading.arguments import several
+from millrace.common.loading.arguments import path_of, several
 
 log = logging.getLogger("millrace")
 
@@ -54,8 +54,8 @@ def tar_paths(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> list[st
         problem = "paths is a set, whose order is another one in each rank"
         raise MillraceError(problem, remedy="Give a list")
     tars: list[str] = []
-    for path in patterns:
-        pattern = os.fspath(path)
+    for given in patterns:
+        pattern = path_of("one of paths", given)
         named = [pattern]
         if not _GLOB.isdisjoint(pattern) and not os.path.exists(pattern):
             named = sorted(glob.glob(pattern, recursive=True))

@@ -14,7 +14,7 @@ from millrace.asr.planning.epochs import Basis, EpochPlans, digest
 from millrace.asr.planning.loader import RankLoader, checked_place
 from millrace.asr.planning.planner import WINDOW
 from millrace.common.errors import MillraceError
-from millrace.common.loading.arguments import above_zero, several, whole
+from millrace.common.loading.arguments import above_zero, function, path_of, several, whole
 from millrace.tars.dataset import Decode, TarDataset
 from millrace.tars.index import open_indices, tar_paths
 from millrace.tars.samples import TarSamples
@@ -129,6 +129,8 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
         keys = several("keys", keys)
     if fields is not None:
         fields = list(several("fields", fields))
+    if cache_dir is not None:
+        cache_dir = path_of("cache_dir", cache_dir)
     samples = TarSamples.of(open_indices(tar_paths(paths), cache_dir), ids)
     if not len(samples):
         raise MillraceError("the tars hold no samples", str(paths), _empty_remedy(samples))
@@ -140,8 +142,11 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
     if fields is not None:
         samples = samples.with_fields(fields)
     if isinstance(decode, Mapping):
-        for field in decode:
+        for field, decode_field in decode.items():
             samples.number_of_field(field)
+            function(f"decode of {field}", decode_field)
+    else:
+        function("decode", decode)
 
     costs = [_costs(samples, cost)]
     basis: Basis = {

@@ -140,8 +140,20 @@ def test_what_is_no_state_is_refused(state):
         plans_of(DURATIONS).resumed(state)
 
 
-@pytest.mark.parametrize("change", [{"world_size": 0}, {"spans": [[0, 1]]}, {"spans": [[2]]}])
-def test_a_state_with_no_ranks_is_refused(change):
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"world_size": 0},
+        {"world_size": 2.5},
+        {"spans": [[0, 1]]},
+        {"spans": [[2]]},
+        {"spans": [[2, -5]]},
+        {"step": 1.5},
+        {"step": float("inf")},
+        {"epoch": True},
+    ],
+)
+def test_a_state_with_other_than_whole_numbers_or_no_ranks_is_refused(change):
     plans = plans_of(DURATIONS)
     with pytest.raises(MillraceError, match="this is no state of a loader"):
         plans.resumed({**plans.state(plans(0), 1), **change})

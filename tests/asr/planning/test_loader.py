@@ -92,6 +92,10 @@ def test_the_rank_is_the_one_that_runs_or_the_one_that_is_given(
         ("", {"workers": "2"}, "workers is '2'. Give a whole number from 0"),
         ("", {"seed": "7"}, "seed is '7'. Give a whole number"),
         ("", {"seconds": "240"}, "seconds is '240'. Give a number above 0"),
+        ("", {"seconds": True}, "seconds is True. Give a number above 0"),
+        ("", {"tar_root": b"x"}, "tar_root is b'x'. Give a path"),
+        ("", {"decode": 5}, "decode is 5. Give a function"),
+        ("", {"transform": 5}, "transform is 5. Give a function"),
     ],
 )
 def test_what_is_given_must_fit_what_runs(tmp_path, monkeypatch, environment, given, message):

@@ -100,6 +100,13 @@ def test_a_state_of_other_ranks_rows_or_batches_is_refused(plan):
         loader_of().load_state_dict(state)
 
 
+@pytest.mark.parametrize("step", [1.5, 4, -1])
+def test_a_state_of_a_step_that_the_plan_has_not_is_refused(step):
+    state = loader_of().state_dict() | {"step": step}
+    with pytest.raises(MillraceError, match="belongs to another plan"):
+        loader_of().load_state_dict(state)
+
+
 @pytest.mark.parametrize(
     "disturb",
     [

@@ -61,6 +61,20 @@ def test_it_has_what_imagefolder_has(tmp_path):
             records[index]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"root": b"train"}, "root is b'train'. Give a path"),
+        ({"transform": 5}, "transform is 5. Give a function"),
+        ({"target_transform": "x"}, "target_transform is 'x'. Give a function"),
+    ],
+)
+def test_what_is_no_path_or_function_is_refused_by_name(tmp_path, given, message):
+    write_set(tmp_path, [1])
+    with pytest.raises(MillraceError, match=message):
+        HDF5Record(**{"root": tmp_path / "train", **given})
+
+
 def test_a_file_that_is_gone_is_named_with_what_to_do(tmp_path):
     write_set(tmp_path, [1])
     records = HDF5Record(tmp_path / "train")

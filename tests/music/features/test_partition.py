@@ -591,6 +591,11 @@ def test_of_two_files_the_first_by_path_is_read_whatever_its_keys_are(tmp_path):
     index = FeatureIndex(tmp_path / "i", {"h5": "/y"})
     assert index.track(0).file == "/y/a.h5"
     assert pickle.loads(pickle.dumps(index)).track(0).file == "/y/a.h5"
+    for roots in ("/y", {"H5": "/y"}, {"h5": b"/y"}):
+        with pytest.raises(MillraceError, match="roots is "):
+            FeatureIndex(tmp_path / "i", roots)  # type: ignore[arg-type]
+    with pytest.raises(MillraceError, match=r"path is b'i'\. Give a path"):
+        FeatureIndex(b"i")  # type: ignore[arg-type]
 
 
 def test_features_that_the_model_cannot_take_are_rejected_with_their_name(tmp_path):

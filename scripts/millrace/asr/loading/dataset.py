@@ -15,6 +15,7 @@ from millrace.asr.loading.collate import Batch, collate
 from millrace.asr.loading.reader import IndexedTarReader
 from millrace.asr.loading.row_table import RowTable
 from millrace.common.errors import MillraceError
+from millrace.common.loading.arguments import function
 from millrace.common.loading.bad_samples import BadSample
 from millrace.common.loading.decode import SAMPLING_RATE
 from millrace.common.loading.plan import BatchRequest, Plan
@@ -56,8 +57,8 @@ class BucketedDataset(Dataset):
         self.table = table
         self.plan = plan
         self.rank = rank
-        self.decode = decode
-        self.transform = transform
+        self.decode = function("decode", decode)
+        self.transform = function("transform", transform)
         self.reader = IndexedTarReader(max_open_tars, table.tars)
         self._logged: set[int] = set()
 

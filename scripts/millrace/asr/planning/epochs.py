@@ -13,6 +13,7 @@ from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.plan import Plan
 from millrace.asr.planning.planner import WINDOW, check_rows, plan_epoch, plan_rest, replan
 from millrace.common.errors import MillraceError
+from millrace.common.loading.arguments import whole
 from millrace.common.training.position import Position
 
 # What the plans rest on, by the name that a user knows it by: "seed", "seconds", "buckets".
@@ -124,17 +125,18 @@ class _State(NamedTuple):
         """The record of a state; one of 0.4 has no world size, and is taken as of `world_size`."""
         try:
             saved = cls(
-                epoch=int(state["epoch"]),
-                step=int(state["step"]),
-                world_size=int(state.get("world_size", world_size)),
-                spans=tuple((int(ranks), int(steps)) for ranks, steps in state.get("spans", ())),
-                crc32=int(state["plan_crc32"]),
+                epoch=whole("epoch", state["epoch"]),
+                step=whole("step", state["step"]),
+                world_size=whole("world_size", state.get("world_size", world_size), least=1),
+                spans=tuple(_span(*span) for span in state.get("spans", ())),
+                crc32=whole("plan_crc32", state["plan_crc32"]),
                 basis=dict(state.get("basis", {})),
             )
-            worlds = [saved.world_size, *(ranks for ranks, _ in saved.spans)]
-            if min(worlds) < 1:
-                raise ValueError("a number of ranks below 1")
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            problem = f"this is no state of a loader ({error!r})"
+        except (AttributeError, KeyError, TypeError, ValueError, MillraceError) as error:
+            problem = f"this is no state of a loader ({type(error).__name__}: {error})"
             raise MillraceError(problem, _WHERE, "Give what state_dict gave") from None
         return saved
+
+
+def _span(ranks: int, steps: int) -> tuple[int, int]:
+    return whole("spans", ranks, least=1), whole("spans", steps, least=0)

@@ -15,7 +15,7 @@ from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.epochs import Basis, EpochPlans, digest
 from millrace.common.errors import MillraceError
-from millrace.common.loading.arguments import whole
+from millrace.common.loading.arguments import path_of, whole
 from millrace.common.loading.loader import BatchDataset, BatchLoader
 
 
@@ -42,6 +42,9 @@ def open_loader(  # noqa: PLR0913 - each is a choice of users, by its name
     Rank and world size are those of `current_rank`; what is given must agree with them. `tar_root`
     is the folder that tars were moved to. Raises MillraceError.
     """
+    bucket_dir = path_of("bucket_dir", bucket_dir)
+    if tar_root is not None:
+        tar_root = path_of("tar_root", tar_root)
     place = checked_place(rank, world_size)
     seed = whole("seed", seed)
     budget = BatchBudget(seconds)

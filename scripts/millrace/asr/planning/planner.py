@@ -15,6 +15,7 @@ from millrace.common import hashing
 from millrace.common.errors import MillraceError, counted
 
 WINDOW = 20_000
+_MOST_RANKS = 1 << 20  # a plan has a batch for each
 # Steps whose batches are matched in cost together: enough that their costs lie close.
 _STEPS_PER_GROUP = 64
 # Purposes of keys: no draw is made twice.
@@ -135,8 +136,8 @@ def every_bucket_first(plan: Plan) -> ChosenSteps:
 
 def check_rows(lengths: Sequence[np.ndarray], world_size: int, window: int | None) -> None:
     """Raise MillraceError for rows and numbers that `plan_epoch` cannot plan."""
-    if world_size < 1 or (window is not None and window < 1):
-        problem = f"world size {world_size} and window {window} must be at least 1"
+    if not 1 <= world_size <= _MOST_RANKS or (window is not None and window < 1):
+        problem = f"there is no plan for world size {world_size} and window {window}"
         raise MillraceError(problem, "batch plan")
     if not any(map(len, lengths)):
         remedy = "See rejects.jsonl of the buckets"

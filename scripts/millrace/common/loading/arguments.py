@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any
 
@@ -15,10 +16,9 @@ def whole(name: str, value: Any, least: int | None = None) -> int:
 
     Raises MillraceError, also below `least`.
     """
-    try:
+    number = None
+    if hasattr(value, "__index__") and not isinstance(value, bool):
         number = operator.index(value)
-    except TypeError:
-        number = None
     if number is None or (least is not None and number < least):
         bound = "" if least is None else f" from {least}"
         raise MillraceError(f"{name} is {value!r}", remedy=f"Give a whole number{bound}")
@@ -27,9 +27,35 @@ def whole(name: str, value: Any, least: int | None = None) -> int:
 
 def above_zero(name: str, value: Any) -> float:
     """A number above 0. Raises MillraceError."""
-    if not (isinstance(value, Real) and float(value) > 0):  # NaN is above nothing
+    if not (_is_number(value) and float(value) > 0):  # NaN is above nothing
         raise MillraceError(f"{name} is {value!r}", remedy="Give a number above 0")
     return float(value)
+
+
+def share(name: str, value: Any) -> float:
+    """A part of the whole. Raises MillraceError."""
+    if not (_is_number(value) and 0 <= float(value) <= 1):
+        raise MillraceError(f"{name} is {value!r}", remedy="Give a number from 0 to 1")
+    return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def function(name: str, value: Any) -> Callable | None:
+    """A function, or None. Raises MillraceError."""
+    if value is not None and not callable(value):
+        raise MillraceError(f"{name} is {value!r}", remedy="Give a function")
+    return value
+
+
+def path_of(name: str, value: Any) -> str:
+    """A path as text. Raises MillraceError, also for bytes."""
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or "\0" in text:
+        raise MillraceError(f"{name} is {value!r}", remedy="Give a path: text, or a Path")
+    return text
 
 
 def several(name: str, values: Any) -> Iterable[Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace.common.errors import MillraceError, Unusable
+from millrace.common.loading.arguments import share
 
 _EXAMPLES = 5
 _JUDGED_ROWS = 1000  # before that many rows, a share of bad ones says little
@@ -41,7 +42,7 @@ class BadSamples:
     def __init__(
         self, max_bad_fraction: float, rows: int, place: Callable[[int, str], str]
     ) -> None:
-        self.max_bad_fraction = max_bad_fraction
+        self.max_bad_fraction = share(self.key, max_bad_fraction)
         self.place = place
         self.judged_rows = min(_JUDGED_ROWS, rows)
         self.planned = 0

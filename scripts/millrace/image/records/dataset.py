@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 
+from millrace.common.loading.arguments import function, path_of
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
 
@@ -38,10 +39,10 @@ class HDF5Record(Dataset):
         target_transform: Callable | None = None,
         max_open_files: int = 256,
     ) -> None:
-        self.root = os.fspath(root)
-        self.transform = transform
-        self.target_transform = target_transform
-        place = Path(os.path.abspath(root))
+        self.root = path_of("root", root)
+        self.transform = function("transform", transform)
+        self.target_transform = function("target_transform", target_transform)
+        place = Path(os.path.abspath(self.root))
         self.records = RecordSet.open(place.parent, place.name)
         self.classes = self.records.classes
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.common.errors import MillraceError
-from millrace.common.stopping import REQUEUE_EXIT_CODE
+from millrace.common.stopping import REQUEUE_EXIT_CODE, STOP_SIGNALS
 from millrace.common.training import devices, loop, run_folder
 from millrace.common.training.ranks import Ranks
 from millrace.image.producer.sentry import Trainer
@@ -31,6 +31,8 @@ _FREE = {
     "timeout_seconds",
 }
 _END_SECONDS = 60.0  # for the producer to end in order
+# Codes of a producer that a stop signal ended before it could listen.
+_UNHEARD = [-number for number in STOP_SIGNALS]
 
 
 @devices.leaving_together()
@@ -87,7 +89,7 @@ def producing(flags: Sequence[str]) -> Iterator[Callable[[], None]]:
 
     def check() -> None:
         # Whoever stopped it with a signal stops this side too.
-        if process.poll() not in (None, 0, REQUEUE_EXIT_CODE):
+        if process.poll() not in (None, 0, REQUEUE_EXIT_CODE, *_UNHEARD):
             problem = f"the producer (pid {process.pid}) has ended with {process.returncode}"
             raise MillraceError(problem, remedy="See its lines above; the same command goes on")
 

@@ -19,8 +19,8 @@ import orjson
 
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
-from millrace.common.loading.arguments import several
-from millrace.music.features.track import H5, Contract, Track
+from millrace.common.loading.arguments import path_of, several
+from millrace.music.features.track import H5, MM, Contract, Track
 
 MAGIC = b"millrace-cqt-3\n\0"
 _REGIONS = ("records", "ids", "files", "addresses", "facts")
@@ -157,7 +157,7 @@ class FeatureIndex:
     """
 
     def __init__(self, path: str | os.PathLike, roots: dict[str, str] | None = None) -> None:
-        self.path = os.fspath(path)
+        self.path = path_of("path", path)
         self._roots = roots
         arrays = {}
         starts = {}
@@ -189,7 +189,10 @@ class FeatureIndex:
             arrays[name] for name in _REGIONS[:4]
         )
         self._records_at = starts["records"]
-        self.roots = {**facts["roots"], **(roots or {})}
+        if not isinstance(roots, Mapping | None) or not {*(roots or ())} <= {H5, MM}:
+            raise MillraceError(f"roots is {roots!r}", remedy=f"Give folders of {H5} and {MM}")
+        given = {source: path_of("roots", folder) for source, folder in (roots or {}).items()}
+        self.roots = {**facts["roots"], **given}
         self._state = lru_cache(maxsize=1024)(self._file_state)
 
     def __len__(self) -> int:
