@@ -3,6 +3,7 @@ told."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -117,12 +118,13 @@ def test_what_no_further_attempt_mends_stops_with_what_to_do(tmp_path, lfs, rout
         assert faults.requests[route] == 1
 
 
-def test_a_full_disk_below_the_local_hub_is_named(tmp_path, lfs, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
+def test_a_full_disk_below_the_local_hub_is_named(tmp_path, lfs, monkeypatch, number):
     def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Store, "add", full)
-    words = r"the Hub has no space .*No space left on device"
+    words = rf"the Hub has no space .*{os.strerror(number)}"
     with faulty(tmp_path / "hub") as (endpoint, _), pytest.raises(MillraceError, match=words):
         publish(repository(endpoint), write_shards(tmp_path / "tars", range(1)))
 

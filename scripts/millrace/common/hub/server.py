@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import errno
 import hmac
 import secrets
 import signal
@@ -27,7 +26,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from millrace.common import cli
-from millrace.common.errors import MillraceError
+from millrace.common.errors import NO_ROOM, MillraceError
 from millrace.common.hub.store import BRANCH, RefusedError, Repository, Store
 
 _MAX_COMMIT_BYTES = 256 << 20
@@ -89,7 +88,7 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
     except ConnectionResetError:  # the client has gone; nobody reads this
         return web.Response(status=400)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in NO_ROOM:
             raise
         # After a plain 500 the client would try again.
         return _json({"error": f"the local Hub: {error.strerror}"}, status=507)

@@ -148,7 +148,9 @@ class Repository:
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         data = orjson.dumps({"parent": parent, "title": title, "date": date, "files": files})
         oid = hashlib.sha1(data).hexdigest()
-        atomic.write_bytes(self.folder / "commits" / f"{oid}.json", data)
+        commits = self.folder / "commits"
+        atomic.sweep_folder(commits)  # no later one has the name of one that was killed
+        atomic.write_bytes(commits / f"{oid}.json", data)
         atomic.write_text(self.folder / BRANCH, oid)
         return oid
 

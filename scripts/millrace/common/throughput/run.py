@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, remade
 
 METRICS = "metrics.jsonl"
 SUMMARY = "metrics.json"
@@ -48,8 +48,7 @@ class Run:
         self.windows = [line for line in lines if line["event"] == "train"]
         if not self.windows:
             problem = "no training step was logged here"
-            remedy = "Run it: snakemake asr_train"
-            raise MillraceError(problem, str(folder / METRICS), remedy)
+            raise MillraceError(problem, str(folder / METRICS), remade(str(folder / SUMMARY)))
         last = self.windows[-1]
         self.done_steps = int(last["step"])
         self.world_size = int(last["world_size"])
