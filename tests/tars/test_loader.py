@@ -190,7 +190,6 @@ REFUSED = {
     "no share": ({"batch_size": 4, "max_bad_fraction": 2}, "max_bad_fraction is 2. Give a number"),
     "a share as truth": ({"batch_size": 4, "max_bad_fraction": True}, "fraction is True. Give a"),
     "any share": ({"batch_size": 4, "max_bad_fraction": float("nan")}, "fraction is nan. Give a"),
-    "a key that is not UTF-8": ({"batch_size": 4, "keys": ["\udcff"]}, "no sample has the key"),
     "more ranks than a plan can have": (
         {"batch_size": 4, "rank": 0, "world_size": 10**9},
         "no plan for world size 1000000000",

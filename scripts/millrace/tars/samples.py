@@ -132,10 +132,7 @@ class TarSamples:
 
     def rows_of(self, keys: Iterable[str]) -> list[int]:
         """The numbers of the samples with these keys. Raises KeyError for one that is none."""
-        try:
-            wanted = pa.array(list(keys), pa.large_string())
-        except UnicodeEncodeError as error:  # keys are UTF-8
-            raise KeyError(error.object) from None
+        wanted = pa.array(list(keys), pa.large_string())
         if not len(self) and len(wanted):
             raise KeyError(wanted[0].as_py())
         order = self._order

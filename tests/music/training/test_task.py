@@ -4,6 +4,10 @@ stops."""
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import resource
+import signal
 from pathlib import Path
 
 import h5py
@@ -60,6 +64,24 @@ def evaluated(task: VersionTask, model: Clews, epoch: int) -> dict[str, float]:
         metrics = task.evaluate(model, Fabric(accelerator="cpu", devices=1))
     task.observe(metrics)
     return metrics
+
+
+def test_a_model_that_the_disk_has_no_room_for_is_named(tmp_path):
+    corpus(tmp_path)
+    task = task_of(tmp_path)
+
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        try:
+            evaluated(task, model_of(task, 1), 1)
+        except MillraceError as error:
+            os._exit(7 if "checkpoint_last.ckpt" in error.where else 8)
+
+    child = multiprocessing.get_context("fork").Process(target=limited)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 7 and not list(tmp_path.rglob("*.partial"))
 
 
 @pytest.mark.parametrize("quantity", FIGURES)

@@ -42,8 +42,7 @@ class BatchBudget:
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        limits = {"seconds": self.seconds, "cost": self.cost, "rows": self.rows}
-        given = {name: limit for name, limit in limits.items() if limit is not None}
+        given = {name: limit for name, limit in vars(self).items() if limit is not None}
         if not given:
             raise MillraceError("a batch budget needs a limit", remedy="Give seconds")
         for name, limit in given.items():

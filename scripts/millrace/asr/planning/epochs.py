@@ -128,7 +128,10 @@ class _State(NamedTuple):
                 epoch=whole("epoch", state["epoch"]),
                 step=whole("step", state["step"]),
                 world_size=whole("world_size", state.get("world_size", world_size), least=1),
-                spans=tuple(_span(*span) for span in state.get("spans", ())),
+                spans=tuple(
+                    (whole("spans", ranks, least=1), whole("spans", steps, least=0))
+                    for ranks, steps in state.get("spans", ())
+                ),
                 crc32=whole("plan_crc32", state["plan_crc32"]),
                 basis=dict(state.get("basis", {})),
             )
@@ -136,7 +139,3 @@ class _State(NamedTuple):
             problem = f"this is no state of a loader ({type(error).__name__}: {error})"
             raise MillraceError(problem, _WHERE, "Give what state_dict gave") from None
         return saved
-
-
-def _span(ranks: int, steps: int) -> tuple[int, int]:
-    return whole("spans", ranks, least=1), whole("spans", steps, least=0)

@@ -16,9 +16,10 @@ def whole(name: str, value: Any, least: int | None = None) -> int:
 
     Raises MillraceError, also below `least`.
     """
-    number = None
-    if hasattr(value, "__index__") and not isinstance(value, bool):
-        number = operator.index(value)
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
     if number is None or (least is not None and number < least):
         bound = "" if least is None else f" from {least}"
         raise MillraceError(f"{name} is {value!r}", remedy=f"Give a whole number{bound}")
@@ -53,7 +54,7 @@ def function(name: str, value: Any) -> Callable | None:
 def path_of(name: str, value: Any) -> str:
     """A path as text. Raises MillraceError, also for bytes."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    if not isinstance(text, str) or "\0" in text:
+    if not isinstance(text, str):
         raise MillraceError(f"{name} is {value!r}", remedy="Give a path: text, or a Path")
     return text
 

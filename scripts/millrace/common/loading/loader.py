@@ -155,8 +155,8 @@ class BatchLoader:
         """Let the next pass begin where `state` was taken; MillraceError if the plan is another one
         now."""
         self.set_epoch(state["epoch"])
-        is_there = state["step"] in range(len(self.plan) + 1)
-        if not is_there or self.state_dict() != {**state, "step": self._position}:
+        steps = range(len(self.plan) + 1)
+        if state["step"] not in steps or self.state_dict() != {**state, "step": self._position}:
             problem = f"the loader's state of epoch {state['epoch']} belongs to another plan"
             raise MillraceError(
                 problem, remedy="Take the data, settings, seed and ranks of that run"

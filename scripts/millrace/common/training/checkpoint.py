@@ -202,13 +202,18 @@ class Checkpoints:
                 _discard(Path(entry.path))
 
 
-def _write_state(path: Path, state: dict[str, Any]) -> dict[str, Any]:
-    """Write a state to the disk; what checkpoint.json says of it."""
+def save_state(state: dict[str, Any], path: Path) -> None:
+    """torch.save; raises MillraceError where it says RuntimeError, as of a full disk."""
     try:
         torch.save(state, path)
-    except RuntimeError as error:  # torch says so of a full disk
+    except RuntimeError as error:
         problem = f"cannot be written ({first_line(error)})"
         raise MillraceError(problem, str(path), "Is the disk full?") from None
+
+
+def _write_state(path: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """Write a state to the disk; what checkpoint.json says of it."""
+    save_state(state, path)
     with open(path, "rb") as handle:
         os.fsync(handle.fileno())
         digest = hashlib.file_digest(handle, "sha256").hexdigest()

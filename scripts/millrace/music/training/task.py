@@ -21,6 +21,7 @@ from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.task_loader import HeldOut, TaskLoader, TaskModel
 from millrace.common.training import devices
+from millrace.common.training.checkpoint import save_state
 from millrace.common.training.task import Spans, Task
 from millrace.music.models.clews import Clews
 from millrace.music.models.config import CONFIGURATION
@@ -226,7 +227,7 @@ class VersionTask(Task):
         }
         for name in names:
             with atomic.replacing(self.folder / f"checkpoint_{name}.ckpt") as partial:
-                torch.save(state, partial)
+                save_state(state, partial)
 
     def observe(self, metrics: dict[str, float]) -> str:
         """Lower the learning rate where the monitor stands still; why the run ends, if it does."""
