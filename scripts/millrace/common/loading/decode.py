@@ -114,8 +114,9 @@ _CONTAINERS = {"WAV", "WAVEX", "FLAC", "AIFF", "RF64", "W64", "CAF", "AU", "NIST
 _ESTIMATING = ("OGG", "MP3")  # their length; the others know it
 _FIRST_OGG_PAGE = b"OggS\0\x02"
 _LATER_OGG_PAGE = b"OggS\0\0"
-# What may lie behind the sound of an MP3.
-_MP3_TAGS = (b"TAG", b"APETAGEX", b"LYRICSBEGIN", b"\0")
+# Behind the sound of an MP3: tags, whose pictures may look like more of it, and its next frame.
+_MP3_TAGS = (b"TAG", b"APETAGEX", b"LYRICSBEGIN")
+_MP3_FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
 
 
 def decode_channels(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarray, int]:
@@ -173,12 +174,12 @@ def _sndfile(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int]:
             pieces.append(piece)
             count += len(piece)
             _check_length(count, sound.samplerate, max_seconds)
-        rest = bytes(raw[file.tell() :][:11])
+        rest = bytes(raw[file.tell() :])
     container = sound.format
     declared = sound.frames
     # libsndfile ends an MP3 where the length ends that its beginning states, or lets it estimate:
     # too early without a Xing header, or if another one is joined on; and where channels change.
-    is_left = rest and not rest.startswith(_MP3_TAGS)
+    is_left = _MP3_FRAME.search(rest) and not rest.startswith(_MP3_TAGS)
     if container == "MP3" and sound.subtype == "MPEG_LAYER_III" and is_left:
         return _av(raw, "mp3", max_seconds)
     if container == "NIST":  # of which libsndfile believes the size of the file
