@@ -270,7 +270,7 @@ def test_a_producer_that_a_signal_ends_before_it_listens_has_not_failed(monkeypa
     start = subprocess.Popen
 
     def popen(command: list[str]) -> subprocess.Popen:
-        started.append(start(command))
+        started.append(start(["sleep", "60"]))  # as long as it takes to listen
         return started[0]
 
     monkeypatch.setattr(subprocess, "Popen", popen)
