@@ -464,6 +464,7 @@ NO_OFFSETS = {
     "text": {"offsets": ["0", "100"]},
     "a number": {"offsets": 100},
     "never written": {"offsets": None},
+    "a type": {"offsets": np.dtype("i8")},
     "nothing": {},
 }
 

@@ -101,7 +101,7 @@ def parts(
 def _beside(name: str, dataset: Any, about: Attributes) -> list | None:
     """The list of this name in the group of a data set, or in its attributes."""
     value = dataset.parent.get(name, about.get(name))
-    if hasattr(value, "dtype"):
+    if hasattr(value, "chunks"):  # a data set
         # What was never written, or lies in another file (virtual), would be read as 0.
         value = value[()] if value.id.get_storage_size() else None
     plain = _plain(value)
