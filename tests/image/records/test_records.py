@@ -196,7 +196,10 @@ PIXELS = images_of(np.arange(2))
         ({"images": PIXELS, "labels": [0, -1]}, "has the label -1"),
         ({"images/1": PIXELS, "labels": [0, 1]}, "the file holds images, labels"),
         ({"images": PIXELS, "labels": {"shape": (2,), "dtype": "i8"}}, "`labels` was not written"),
-        ({"images": PIXELS, "labels": [0, 1 << 40]}, "has the label 1099511627776"),
+        (
+            {"images": PIXELS, "labels": [0, 1 << 40]},
+            "1099511627776. Give labels from 0 to 999,999",
+        ),
         ({"images": {"data": h5py.Empty("u1")}, "labels": [0, 1]}, "`images` is uint8 None"),
     ],
 )
@@ -390,7 +393,7 @@ def test_a_damaged_chunk_is_an_error_that_names_the_file(tmp_path):
     with h5py.File(tmp_path / "train/train.h5", "a") as h5:
         h5["images"].id.write_direct_chunk((1, 0, 0, 0), b"damage")
     reader = RecordReader(RecordSet.open(tmp_path))
-    with pytest.raises(MillraceError, match=r"train.h5: cannot be read \(.*Make the set again"):
+    with pytest.raises(MillraceError, match=r"train.h5: cannot be read \(.*make the set again"):
         reader.read(0, 0, 2)
 
 

@@ -138,7 +138,8 @@ def check_rows(lengths: Sequence[np.ndarray], world_size: int, window: int | Non
     """Raise MillraceError for rows and numbers that `plan_epoch` cannot plan."""
     if not 1 <= world_size <= _MOST_RANKS or (window is not None and window < 1):
         problem = f"there is no plan for world size {world_size} and window {window}"
-        raise MillraceError(problem, "batch plan")
+        remedy = f"Give 1 to {_MOST_RANKS:,} ranks, and a window from 1"
+        raise MillraceError(problem, "batch plan", remedy)
     if not any(map(len, lengths)):
         remedy = "See rejects.jsonl of the buckets"
         raise MillraceError("there are no rows to plan", "batch plan", remedy)

@@ -49,7 +49,7 @@ class RecordReader:
         except OSError as error:
             problem = f"cannot be read ({first_line(error)})"
             where = str(self.records.path(file))
-            raise MillraceError(problem, where, "Make the set again") from None
+            raise MillraceError(problem, where, "If it is damaged, make the set again") from None
         return Records(images, opened.labels[start:stop], opened.ids[start:stop])
 
     def labels(self, file: int) -> np.ndarray:

@@ -192,7 +192,8 @@ def _opened(path: Path) -> tuple[Shape, list[int]]:
         raise MillraceError(problem, str(path), "Write it again, or move it away") from None
     for label in (labels.min(initial=0), labels.max(initial=0)):
         if not 0 <= label < _MOST_CLASSES:
-            raise MillraceError(f"has the label {label}", str(path), "Labels count from 0")
+            remedy = f"Give labels from 0 to {_MOST_CLASSES - 1:,}"
+            raise MillraceError(f"has the label {label}", str(path), remedy)
     return shape, labels.tolist()
 
 
