@@ -29,12 +29,12 @@ def read_image(content: Any, suffix: str = "") -> tuple[Any, list[str]]:
     only counted, as ImageFolder ignores it.
     """
     try:
-        # Pillow compares the check sums of a PNG only if it is asked to.
-        Image.open(io.BytesIO(content), formats=FORMATS).verify()
         image = Image.open(io.BytesIO(content), formats=FORMATS)
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise Unusable("too_large", f"{width} x {height} pixels, more than {MAX_PIXELS}")
+        if image.format == "PNG":  # of which Pillow compares the check sums only if it is asked to
+            Image.open(io.BytesIO(content), formats=FORMATS).verify()
         if image.format == "TIFF" and _is_misread(image.tag_v2):
             words = "a plain TIFF of 16 bits whose channels lie apart: write it interleaved"
             raise Unusable("no_image", words)
