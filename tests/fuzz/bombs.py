@@ -221,7 +221,7 @@ BOMBS = [
     Bomb(
         "FLAC that states 4 s",
         lambda path: write_flac(path, SECONDS * RATE),
-        of_recording("[0. 0. 0.", "[64000]", IS_SILENCE),
+        of_recording("more than the 64000 samples", "[64000]", IS_SILENCE),
     ),
     Bomb(
         "FLAC that states nothing",

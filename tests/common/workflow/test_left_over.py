@@ -60,8 +60,8 @@ def end(steps: list[left_over.Step]) -> None:
 
 def test_a_run_is_refused_while_steps_of_a_killed_one_go_on_and_a_dry_run_says_so():
     begin(STEP).wait()
-    steps = left_over.steps()
-    assert len(steps) == 2
+    while len(steps := left_over.steps()) != 2:
+        time.sleep(0.01)
     said: list[str] = []
     line = check(said.append, acts=False, on_cluster=False)
     pids = " ".join(str(step.pid) for step in steps)

@@ -117,7 +117,7 @@ def judge(evidence: Evidence, checks: list[Check]) -> list[Finding]:
             *_, place = traceback.extract_tb(error.__traceback__)
             cause = f"the check raised {error!r} in {Path(place.filename).name}:{place.lineno}"
             found = [undecided(cause, "a mend of the audit: report this line")]
-        findings += [replace(finding, entry=check.entry) for finding in found]
+        findings += [replace(finding, entry=finding.entry or check.entry) for finding in found]
     return findings
 
 
