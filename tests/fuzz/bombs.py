@@ -236,7 +236,7 @@ BOMBS = [
     Bomb(
         "Ogg",
         write_ogg,
-        of_recording(LONGER, "[64000]", IS_SILENCE),
+        of_recording("another recording is joined on", "[64000]", IS_SILENCE),
     ),
     Bomb(
         "JSON that is deep",
