@@ -203,6 +203,9 @@ def test_the_same_picture_is_found_in_another_format_and_size(check, tmp_path):
     picture(3).resize((80, 60)).save(tmp_path / "test/x.jpg", quality=90)
     picture(0).save(tmp_path / "test/u.webp", lossless=True)
     picture(30).save(tmp_path / "test/y.png")
+    pale = picture(5).point([120 + value // 25 for value in range(256)] * 3)
+    for path in ("train/a5.png", "test/zz.bmp"):
+        pale.save(tmp_path / path)
     (tmp_path / "test/z.png").write_bytes((tmp_path / "train/a4.png").read_bytes())
     found = check(tmp_path / "train", tmp_path / "test")
     assert found.names() == [
@@ -211,6 +214,7 @@ def test_the_same_picture_is_found_in_another_format_and_size(check, tmp_path):
         ("a2.png", "w.jpg", "picture"),
         ("a3.png", "x.jpg", "picture"),
         ("a4.png", "z.png", "bytes"),
+        ("a5.png", "zz.bmp", "picture"),
     ]
     confidences = [pair["confidence"] for pair in found.pairs]
     assert confidences[:2] == [1, 1] and confidences[4] == 1 and 0.99 < min(confidences[2:4]) < 1
