@@ -148,6 +148,7 @@ def test_files_of_others_are_read_in_any_chunking_and_their_ids_count_up(tmp_pat
             "ids": [b"of another kind"] * 7,
         }
         published(tmp_path / "train", f"train-{number}.h5", **datasets)
+    assert read_facts(tmp_path / "train/train-0.h5") == {}
     records = RecordSet.open(tmp_path)
     assert records.classes == ["0", "1"] and records.counts == [8, 6] and not records.has_index
     assert records.ids_digest == multiset_digest([np.arange(14)])
