@@ -213,6 +213,10 @@ def test_without_manifests_the_lane_names_what_is_not_read_and_keeps_its_partiti
     )
     assert "expected there: train.parquet or train.jsonl" in str(result.missing)
     assert result.partitions == known
+    (tars.folder / "manifests/train").mkdir()
+    (tars.folder / "manifests/training.parquet").rename(tars.folder / "manifests/train/0.parquet")
+    tars.settings.manifest_dir = str(tars.folder / "manifests/train")
+    assert f"; set it to {tars.folder / 'manifests'};" in str(tars.sync().missing)
 
 
 def test_braces_in_the_name_of_a_manifest_are_an_error(tars):
