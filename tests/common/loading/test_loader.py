@@ -78,6 +78,8 @@ def test_another_epoch_begins_at_its_first_step_whatever_was_begun_or_resumed():
     assert steps(loader) == [(1, 0), (1, 1), (1, 2)]
     state = loader.state_dict()
     resumed = loader_of()
+    resumed.load_state_dict(state)
+    assert steps(resumed) == []  # of an epoch that was done
     resumed.load_state_dict(state | {"step": 2})
     resumed.set_epoch(np.int64(2))  # type: ignore[arg-type]
     assert steps(resumed) == [(2, 0), (2, 1), (2, 2)]
