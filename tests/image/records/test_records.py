@@ -244,6 +244,12 @@ def lack_the_filter(h5: h5py.File, folder: Path) -> None:
     images.write_direct_chunk((0, 0, 0, 0), b"packed")
 
 
+def lose_the_names(h5: h5py.File, folder: Path) -> None:
+    h5.close()
+    path = folder / "train-00000-of-00001.h5"
+    path.write_bytes(path.read_bytes().replace(b"SNOD", b"lost"))
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -251,6 +257,7 @@ def lack_the_filter(h5: h5py.File, folder: Path) -> None:
         (link_in_a_circle, "the file holds labels"),
         (store_outside, "`images` was not written to its end, or lies in other files"),
         (lack_the_filter, "cannot be read .* Write it again, or move it away"),
+        (lose_the_names, "cannot be read .*signature.* Write it again, or move it away"),
     ],
 )
 def test_images_that_do_not_lie_in_the_file_or_cannot_be_unpacked_are_refused(
