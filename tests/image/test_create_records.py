@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -243,11 +244,18 @@ def test_an_image_of_too_many_pixels_is_rejected(tmp_path, monkeypatch):
     assert refused.value.reason == "too_large"
 
 
-def plain_tiff(bits: int, planar: int) -> bytes:
-    """Two by two pixels of RGB without compression, whose channels lie apart if `planar` is 2."""
-    tags = {256: 2, 257: 2, 258: bits, 259: 1, 262: 2, 273: 8, 277: 3, 278: 2, 279: 24, 284: planar}
-    entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in tags.items())
-    return b"II*\0" + struct.pack("<I", 32) + bytes(24) + struct.pack("<H", 10) + entries + bytes(4)
+def tiff_of(bits: int, planar: int, compression: int = 1) -> bytes:
+    """Two by two black pixels of RGB, whose channels lie apart if `planar` is 2."""
+    strip = zlib.compress(bytes(8)) if compression == 8 else bytes(24)
+    at = 8 + len(strip)
+    tags = {256: 2, 257: 2, 258: bits, 259: compression, 262: 2, 273: at, 277: 3, 278: 2}
+    entries = b""
+    for tag, value in (tags | {279: at + 12, 284: planar}).items():
+        kind, count = (4, 3) if tag in (273, 279) else (3, 1)
+        entries += struct.pack("<HHII", tag, kind, count, value)
+    strips = struct.pack("<6I", 8, 8, 8, *3 * [len(strip)])
+    head = b"II*\0" + struct.pack("<I", at + 24)
+    return head + strip + strips + struct.pack("<H", 10) + entries + bytes(4)
 
 
 def test_what_pillow_would_show_wrong_is_rejected(tmp_path):
@@ -255,12 +263,12 @@ def test_what_pillow_would_show_wrong_is_rejected(tmp_path):
     png[-13] ^= 1  # of the check sum before the last chunk
     for content, words in (
         (bytes(png), "bad header checksum in b'IDAT'"),
-        (plain_tiff(bits=16, planar=2), "channels lie apart"),
+        (tiff_of(bits=16, planar=2), "channels lie apart"),
     ):
         with pytest.raises(Unusable, match=words):
             read_image(content)
-    for bits, planar in ((16, 1), (8, 2)):
-        image, _ = read_image(plain_tiff(bits, planar))
+    for way in ((16, 1), (8, 2), (16, 2, 8)):
+        image, _ = read_image(tiff_of(*way))
         assert image.size == (2, 2)
 
 
