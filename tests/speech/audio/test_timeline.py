@@ -43,6 +43,7 @@ def timeline_of(
 @pytest.mark.parametrize(
     ("container", "codec", "gap", "errors", "is_hole"),
     [
+        ("ogg", "vorbis", 0.05, 0, False),
         ("ogg", "opus", 0.48, 0, False),
         ("ogg", "opus", 0.52, 0, True),
         ("ogg", "opus", 0.48, 1, True),
