@@ -294,6 +294,8 @@ WAV = encoded(noise(3000, 2), "WAV")
         (encoded(noise(9000, 1), "WAV", endian="BIG")[:9000], "truncated"),
         (encoded(noise(9000, 1), "AU")[:-9], "truncated"),
         (encoded(noise(9000, 1), "NIST")[:-9], "truncated"),
+        (encoded(noise(9000, 1), "CAF")[:-9], "truncated"),
+        (encoded(noise(9000, 1), "CAF")[:80], "truncated"),
         (encoded(noise(9000, 1), "PVF"), "not_audio"),  # it says nowhere how long it is
         (2 * encoded(noise(9000, 1), "OGG", "VORBIS"), "damaged"),
         (2 * encoded(noise(9000, 1)), "damaged"),

@@ -22,6 +22,8 @@ def stated_bytes(raw: bytes | mmap.mmap) -> tuple[str, int]:
     (a WAV says it twice, and its data chunk counts)."""
     if raw[:4] == b"OggS":
         return "Ogg", _ogg_bytes(raw)
+    if raw[:4] == b"caff":
+        return "CAF", _caf_bytes(raw)
     container, place, before = _SIZES.get(bytes(raw[:4]), ("", slice(0), 0))
     stated = bytes(raw[place])
     if not stated.strip(b"\xff"):
@@ -43,3 +45,11 @@ def _ogg_bytes(raw: bytes | mmap.mmap) -> int:
         sizes = bytes(raw[at + _OGG_HEAD : at + _OGG_HEAD + count])
         at += _OGG_HEAD + count + sum(sizes)
     return at
+
+
+def _caf_bytes(raw: bytes | mmap.mmap) -> int:
+    """The end of a CAF's sound, which is its beginning, about, if the size was never filled in."""
+    at = 8
+    while (head := bytes(raw[at : at + 12]))[:4] not in (b"data", b""):
+        at += 12 + int.from_bytes(head[4:])
+    return at + 12 + int.from_bytes(head[4:], signed=True)
