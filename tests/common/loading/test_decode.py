@@ -110,11 +110,22 @@ def test_an_mp3_is_decoded_to_its_end():
     """libsndfile ends where the first of joined files does, or where channels change."""
     first, stereo = (encoded(noise(20_000, 1, channels), "MP3") for channels in (1, 2))
     # Of a picture in a tag some bytes look like a frame.
-    for behind in (b"TAG" + bytes(125), b"\n", b"\xff" * 99, b"APETAGEX\xff\xe2\x20"):
+    tags = [name + b"\xff\xe2\x20" for name in (b"TAG", b"APETAGEX", b"LYRICSBEGIN")]
+    for behind in (*tags, bytes(125), b"\n", b"\xff" * 99):
         assert np.allclose(decode(first + behind), reference(first)[:, 0], rtol=0, atol=1.2e-7)
     assert 40_000 <= len(decode(first + first)) < 43_000
     with pytest.raises(DecodeError, match="several sample rates or channel counts"):
         decode(first + stereo)
+
+
+def test_an_ogg_of_two_streams_is_not_joined():
+    sink = io.BytesIO()
+    with av.open(sink, "w", format="ogg") as out:
+        for stream in [out.add_stream("libopus", rate=48_000, layout="mono") for _ in range(2)]:
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 960), np.float32), "flt", "mono")
+            frame.rate = 48_000
+            out.mux([*stream.encode(frame), *stream.encode(None)])
+    assert 0 < len(decode(sink.getvalue())) < 500
 
 
 def test_samples_that_no_flac_of_this_size_can_hold_are_not_believed():
