@@ -85,7 +85,7 @@ class Missing(Squares):
 
 
 def good(length: int = 12, **options) -> DataLoader:
-    return DataLoader(Squares(length), batch_size=4, **{"num_workers": 2, **options})
+    return DataLoader(Squares(length), **{"batch_size": 4, "num_workers": 2, **options})
 
 
 class Named(Squares):

@@ -432,6 +432,7 @@ def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
         ("augmented", {}, {"stable": [""], "reordered": False, "shuffled_by": []}),
         ("good", {"length": 1000}, {"complete": True, "all_drawn": True, "shuffled_by": []}),
         ("good", {"shuffle": True}, {"shuffled_by": ["torch.randperm"]}),
+        ("good", {"batch_size": None}, {"makes_batches": False}),  # it has a sampler
         ("good", {"length": 1001}, {"complete": False}),  # not every row is read
         ("in_tuples", {}, {"stable": ["", "square", "index"], "all_drawn": True}),
         (f"{plain.here}:named", {}, {"stable": ["", "square", "index"], "all_drawn": True}),
