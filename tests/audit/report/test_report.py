@@ -145,6 +145,7 @@ OVER = {"text": "the 10 s are over"}
         ({"look": 0.3}, {"labels": 0.0}, 20),  # probes took little, and to start them the rest
         # It was cut off after 3.2 s, and may use 0.4 of the time.
         ({"look": 0.3}, {"methods": 3.2}, 20),
+        ({"look": 0.3, "methods": 9.0}, {"epochs": 4.9}, 20),  # of which 4.9 s are spent
         ({"look": 0.3, "epochs": 30.0}, {"labels": 0.0}, 40),
         ({"look": 0.3, "epochs": 4.0}, {}, 20),  # epochs were read until the time was over
     ],
