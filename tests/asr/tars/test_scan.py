@@ -327,7 +327,7 @@ DIALECTS = {
         [(b"own", FILE, b"h")],
     ),
     "pax twice": (
-        pax((b"path", b"one"), (b"size", b"2"), (b"comment", b"1"))
+        pax((b"path", b"one/"), (b"size", b"2"), (b"comment", b"1"))
         + pax((b"path", b"one"), (b"comment", b"2"))
         + header(b"short", 0)
         + padded(b"de"),
