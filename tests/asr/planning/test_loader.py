@@ -95,7 +95,7 @@ def test_the_rank_is_the_one_that_runs_or_the_one_that_is_given(
         ("", {"seconds": True}, "seconds is True. Give a number above 0"),
         ("", {"tar_root": b"x"}, "tar_root is b'x'. Give a path"),
         ("", {"decode": 5}, "decode is 5. Give a function"),
-        ("", {"transform": 5}, "transform is 5. Give a function"),
+        ("", {"transform": 0}, "transform is 0. Give a function"),
     ],
 )
 def test_what_is_given_must_fit_what_runs(tmp_path, monkeypatch, environment, given, message):
