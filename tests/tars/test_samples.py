@@ -325,6 +325,7 @@ def test_an_index_is_kept_where_it_can_be_written(tmp_path):
         (["none.tar", "none.tar"], "named twice"),
         (b"a.tar", r"paths is b'a.tar'\. Give a list"),
         (None, r"paths is None\. Give a list"),
+        ([5], r"one of paths is 5\. Give a path"),
         (frozenset(["a.tar"]), "paths is a set"),
         ({"a.tar"}, r"paths is a set, whose order is another one in each rank\. Give a list"),
         ("{000..003}.tar", "braces, URLs and pipes are not read"),
