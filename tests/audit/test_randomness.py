@@ -162,7 +162,7 @@ def epoch(ids: list[int], ended: bool = True, **settings: object) -> dict:
 LOOK = {"together": True, "torch": "2"}
 LOOP = {"evaluation": None, "joins": False, "calls": None, "orders": []}
 SOURCE = {"iterable": True, "complete": True, "all_drawn": True, "stable": ["", "id"]}
-SOURCE |= {"reordered": False, "shuffled_by": [], "frameworks": []}
+SOURCE |= {"reordered": False, "shuffled_by": [], "frameworks": [], "makes_batches": False}
 SOURCE["samples"] = [sample for note in notes(list(range(48))) for sample in note["samples"]]
 MAPPED = SOURCE | {"iterable": False}
 
@@ -236,6 +236,36 @@ def test_less_than_a_step_of_all_that_make_batches_may_be_dropped(has_sampler, l
     leaving_out = source | {"all_drawn": False}
     [finding] = said("DP2", epochs=of_workers(ranks, has_sampler), source=[leaving_out])
     assert finding.verdict == "pass"
+
+
+EVEN, ODD = list(range(0, 48, 2)), list(range(1, 48, 2))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "lost"),
+    [
+        ([[epoch(EVEN), epoch(ODD)], [epoch(ODD), epoch(EVEN)]], []),
+        ([[epoch(EVEN), epoch(EVEN)], [epoch(ODD), epoch(ODD[:12])]], [("12 of 48", 1)]),
+        ([[epoch(EVEN)] * 3, [epoch(ODD)] * 2 + [epoch(ODD[:12])]], [("12 of 48", 2)]),
+        # One that was not read to its end says nothing of those after it.
+        (
+            [[epoch(EVEN)] * 3, [epoch(ODD), epoch(ODD[:4], ended=False), epoch([1])]],
+            [("23 of 48", 2)],
+        ),
+        ([[epoch(EVEN)] * 2, [epoch(ODD), epoch(ODD[:4], ended=False)]], []),
+        ([[epoch(EVEN)] * 2, [epoch(ODD), epoch(ODD[:4]) | {"left": True}]], []),
+        ([[epoch(EVEN)] * 2, [epoch(ODD), epoch([])]], []),  # which `edges` fails
+        ([[epoch(EVEN)] * 2, [epoch(ODD), epoch(ODD[:21])]], []),  # less than a step
+        ([[epoch(EVEN)] * 2, [epoch(ODD)]], []),  # a rank that had no time for another one
+        ([[epoch(EVEN)] * 2, [epoch(ODD[:20]), epoch(ODD[:12])]], []),  # epoch 0 lost some too
+    ],
+)
+def test_samples_that_later_epochs_of_a_stream_leave_out_are_lost(ranks, lost):
+    first, *later = said("DP2", epochs=ranks)
+    assert first.verdict == "pass"
+    assert [(finding.verdict, finding.cause) for finding in later] == [
+        ("fail", f"{words} samples come nowhere in epoch {number}") for words, number in lost
+    ]
 
 
 @pytest.mark.parametrize(
@@ -484,6 +514,7 @@ HEARS = DEAF | {"own": [notes(ONE), notes(OTHER)]}
 NO_SHUFFLE = "no shuffle: the order is fixed"
 SHUFFLED = {"shuffled_by": ["random.shuffle"]}
 CALLS_IN_VAIN = "and the loop calls [['a', 0]]"
+
 FIXES = {
     CALLS_IN_VAIN: "Call loader.sampler.set_epoch(epoch) before each epoch",
     "which the loop does not call": "Call loader.sampler.set_epoch(epoch) before each epoch",
@@ -539,6 +570,18 @@ def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
     assert finding.verdict == verdict and words in finding.cause
     assert verdict != "fail" or FIXES[words] in finding.fix
     assert [len(order) for order in finding.evidence.values()] == [4, 4]
+
+
+@pytest.mark.parametrize(("batches", "verdict"), [(12, "fail"), (7, "pass")])
+def test_of_many_batches_the_order_counts_and_not_that_of_the_rows_in_one(batches, verdict):
+    rows = np.arange(4 * batches)[::-1].reshape(batches, 4)
+    first, second = (
+        of_workers([[order.ravel().tolist()]], has_sampler=True)[0][0]
+        for order in (rows, rows[:, ::-1])
+    )
+    told = DEAF | {"flags": {"sampler.shuffle": True}}
+    [finding] = said("DP14", epochs=[[first, second]], set_epoch=[told], source=[MAPPED])
+    assert finding.verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def test_it_has_what_imagefolder_has(tmp_path):
     ("given", "message"),
     [
         ({"root": b"train"}, "root is b'train'. Give a path"),
+        ({"root": next(os.scandir(b"/"))}, r"root is <DirEntry b'\w+'>. Give a path"),
         ({"transform": 5}, "transform is 5. Give a function"),
         ({"target_transform": "x"}, "target_transform is 'x'. Give a function"),
     ],

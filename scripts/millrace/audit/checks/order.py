@@ -21,7 +21,7 @@ from millrace.audit.checks.findings import (
 )
 from millrace.audit.checks.randomness import EXAMPLES, NEED_END, NEED_ID
 from millrace.audit.checks.records import Batch, Epoch
-from millrace.audit.checks.shares import Dataset, order_of
+from millrace.audit.checks.shares import Dataset, draws_of
 
 ENDINGS = {
     "raised": "Mend what it raises at the place named",
@@ -58,7 +58,7 @@ def refused_arguments(evidence: Evidence) -> list[Finding]:
     return []
 
 
-Order = list[list[Any]]  # of an epoch: the indices of each batch; else what identifies each sample
+Order = list[list[Any]]  # of an epoch, as `draws_of` tells it
 Orders = list[Order]  # of epochs
 
 
@@ -92,7 +92,7 @@ def order_of_epochs(
     """Epochs 0 and 1 come in different orders, by the loader alone or after set_epoch."""
 
     def orders_of(epochs: Iterable[list[Batch]]) -> Orders:
-        return [_order(batches, dataset.stable) for batches in epochs]
+        return [draws_of(batches, dataset.stable) for batches in epochs]
 
     is_whole = all(rank[0].ended for rank in epochs)
     if len(epochs[0]) == 1 and not is_whole:
@@ -109,13 +109,6 @@ def order_of_epochs(
     for epoch, order in enumerate(plain[0]):
         shown[f"epoch {epoch}"] = _flat(order)[:EXAMPLES]
     return replace(finding, evidence=shown)
-
-
-def _order(batches: list[Batch], stable: list[str]) -> Order:
-    samples = order_of(batches, stable)
-    if any(batch.indices is None for batch in batches):
-        return [[sample] for sample in samples]
-    return [batch.indices or [] for batch in batches]
 
 
 def _flat(order: Order) -> list[Any]:

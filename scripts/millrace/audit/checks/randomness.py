@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, islice
 
 from millrace.audit.checks import shares
 from millrace.audit.checks.findings import (
@@ -293,7 +293,8 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
 def _lost_later(epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding]:
     """A finding of each later epoch of a stream, which gave every sample once, that leaves some
     out."""
-    for number, parts in enumerate(zip(*epochs, strict=True)):
+    read_by_all = zip(*epochs, strict=False)
+    for number, parts in islice(enumerate(read_by_all), 1, None):
         shared = shares.count(list(parts), dataset)
         is_whole = all(part.batches and part.ended and not part.left for part in parts)
         if not shared or not is_whole or shared.unknown():

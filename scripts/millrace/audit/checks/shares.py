@@ -32,7 +32,7 @@ class Dataset(NamedTuple):
     shuffled_by: list[str]  # functions that were called
     frameworks: list[str]  # that may replace the sampler
     drawn_again: dict[str, int]  # how often the sampler draws rows, if more than once
-    makes_batches: bool = False  # it is a stream of batches
+    makes_batches: bool  # it is a stream of batches
 
 
 @dataclass(frozen=True)
@@ -264,13 +264,18 @@ def content_key(sample: Sample, stable: list[str]) -> str:
     return " ".join(sample[name] for name in stable)
 
 
-def order_of(batches: list[Batch], stable: list[str]) -> list[Any]:
-    """Indices in order, or else what identifies the samples; nothing if they cannot be known
-    again."""
-    if batches and all(batch.indices is not None for batch in batches):
-        return [index for batch in batches for index in batch.indices or ()]
+def draws_of(batches: list[Batch], stable: list[str]) -> list[list[Any]]:
+    """The indices of each batch in order, or else what identifies each sample; nothing if they
+    cannot be known again."""
+    if all(batch.indices is not None for batch in batches):
+        return [batch.indices or [] for batch in batches]
     samples = [sample for batch in batches for sample in batch.samples]
     are_known = stable and all(set(stable) <= sample.keys() for sample in samples)
     if are_known:
-        return [content_key(sample, stable) for sample in samples]
+        return [[content_key(sample, stable)] for sample in samples]
     return []
+
+
+def order_of(batches: list[Batch], stable: list[str]) -> list[Any]:
+    """All that `draws_of` tells apart, in order."""
+    return list(chain.from_iterable(draws_of(batches, stable)))

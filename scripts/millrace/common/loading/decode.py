@@ -174,13 +174,12 @@ def _sndfile(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int]:
             pieces.append(piece)
             count += len(piece)
             _check_length(count, sound.samplerate, max_seconds)
-        rest = bytes(raw[file.tell() :])
+        end = file.tell()
     container = sound.format
     declared = sound.frames
     # libsndfile ends an MP3 where the length ends that its beginning states, or lets it estimate:
     # too early without a Xing header, or if another one is joined on; and where channels change.
-    is_left = _MP3_FRAME.search(rest) and not rest.startswith(_MP3_TAGS)
-    if container == "MP3" and sound.subtype == "MPEG_LAYER_III" and is_left:
+    if container == "MP3" and sound.subtype == "MPEG_LAYER_III" and _goes_on(bytes(raw[end:])):
         return _av(raw, "mp3", max_seconds)
     if container == "NIST":  # of which libsndfile believes the size of the file
         declared = max(map(int, re.findall(rb"\nsample_count -i (\d+)", raw[:1024])), default=0)
@@ -188,6 +187,11 @@ def _sndfile(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int]:
         problem = f"{container}: {count} of {declared} samples can be decoded"
         raise DecodeError("truncated", problem)
     return np.concatenate(pieces), sound.samplerate
+
+
+def _goes_on(rest: bytes) -> bool:
+    """Whether more frames follow in the rest of an MP3."""
+    return not rest.startswith(_MP3_TAGS) and _MP3_FRAME.search(rest) is not None
 
 
 def _check_length(frames: int, rate: int, max_seconds: float) -> None:
