@@ -86,7 +86,7 @@ class Balance:
                     f"\nThe whole list: {listed}. Mend the sources, or raise"
                     " speech.max_error_fraction; `countries` can leave this one out"
                 )
-                problem += f"; most are in:{''.join(worst)}"
+                problem += f"\nMost are in:{''.join(worst)}"
                 raise MillraceError(problem, f"country {ledger.scope}", remedy)
 
 
