@@ -23,6 +23,7 @@ LONGEST_LINE = 16 << 20
 # file with one in 16 bytes is no text with numbers, and would take 30 times its size.
 _LARGE = 4 << 20
 _BYTES_PER_LIST = 16
+_DEEPEST = 254  # lists and objects in each other that orjson writes; it reads more
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -43,18 +44,28 @@ def loads(raw: bytes) -> tuple[Any, list[str]]:
         repairs = ["json_bom"]
     if not raw.strip(b" \t\r\n\0"):
         raise BadJson("json_empty", "nothing but blanks or zero bytes, if anything")
-    if len(raw) > _LARGE:
-        lists = raw.count(b"[") + raw.count(b"{")
-        if lists * _BYTES_PER_LIST > len(raw):
-            problem = f"{len(raw) >> 20} MiB that hold {lists:,} lists and objects, and little else"
-            raise BadJson("json_damaged", problem)
+    lists = raw.count(b"[") + raw.count(b"{")
+    if len(raw) > _LARGE and lists * _BYTES_PER_LIST > len(raw):
+        problem = f"{len(raw) >> 20} MiB that hold {lists:,} lists and objects, and little else"
+        raise BadJson("json_damaged", problem)
     try:
-        return orjson.loads(raw), repairs
+        value = orjson.loads(raw)
     except orjson.JSONDecodeError as strict:
         if strict.msg.startswith("unexpected end of data"):
             place = f"line {strict.lineno}, column {strict.colno}"
             raise BadJson("json_damaged", f"cut off at {place}: what follows is missing") from None
-        return _loads_leniently(raw, repairs, strict)
+        value, repairs = _loads_leniently(raw, repairs, strict)
+    if lists > _DEEPEST:
+        _check_depth(value)
+    return value, repairs
+
+
+def _check_depth(value: Any) -> None:
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        problem = f"lists and objects lie in each other, more than {_DEEPEST} deep"
+        raise BadJson("json_damaged", problem) from None
 
 
 def _loads_leniently(raw: bytes, repairs: list[str], strict: ValueError) -> tuple[Any, list[str]]:
