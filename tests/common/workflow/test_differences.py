@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from millrace.common.workflow.differences import Items, compare
+from millrace.common.workflow.differences import Items, compare, restore_times
 
 
 def test_a_partition_of_which_any_output_is_left_has_output(tmp_path: Path):
@@ -43,3 +44,15 @@ def test_an_item_of_which_no_part_is_known_to_differ_has_other_content(tmp_path:
     items = Items("recording", dict, lambda *_: [], [f"{tmp_path}/{{}}"])
     changes = compare(tmp_path, ["a"], 1, items, left_out=[])
     assert changes.phrases == ["1 recording changed (x: content), 0 new, 0 gone"]
+
+
+# The later one is that of a folder which was copied without its times.
+@pytest.mark.parametrize(("built", "given"), [(1_000, 1_000), (3_000, 2_000)])
+def test_a_partition_file_gets_its_time_of_then_and_never_a_later_one(tmp_path, built, given):
+    copy = tmp_path / "built/a.json"
+    copy.parent.mkdir()
+    for path, seconds in ((tmp_path / "a.json", 2_000), (copy, built)):
+        path.write_text("{}")
+        os.utime(path, (seconds, seconds))
+    restore_times(tmp_path, Items("recording", dict, lambda *_: [], [f"{tmp_path}/{{}}.json"]))
+    assert (tmp_path / "a.json").stat().st_mtime == given
