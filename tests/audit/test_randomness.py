@@ -371,6 +371,15 @@ def test_a_sampler_that_draws_with_replacement_may_meet_but_not_all_the_way(coun
     assert finding.verdict == verdict and "draws with replacement" in finding.cause
 
 
+@pytest.mark.parametrize(("together", "needs"), [(True, "a field"), (False, "--ranks 1 if one")])
+def test_samples_that_nothing_tells_apart_may_be_those_of_one_process(together, needs):
+    """Nobody said how many processes train: one would be decided by its indices."""
+    ranks = of_workers([[list(range(48))]] * 2, has_sampler=True)
+    look = LOOK | {"together": together}
+    [finding] = said("DP2", epochs=ranks, look=[look], source=[MAPPED | {"stable": []}])
+    assert finding.verdict == "not decidable" and finding.needs.startswith(needs)
+
+
 def test_indices_that_mean_other_samples_on_another_rank_repeat_nothing():
     ranks = [[epoch(list(range(24)))], [epoch(list(range(24, 48)))]]
     for [read] in ranks:

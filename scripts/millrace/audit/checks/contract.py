@@ -26,6 +26,10 @@ from millrace.common.errors import counted
 NO_BATCH = "no batch could be made in one process"
 FEWEST = 8  # measurements that show a growth
 SMALL = 512  # bytes a sample that allocators may account for
+COUNT_STEPS = (
+    "let __len__ of the batch_sampler (or of your loader) count the batches of an epoch on this"
+    " rank, and __len__ of a sampler its indices"
+)
 
 
 def _mib(size: float) -> str:
@@ -164,7 +168,7 @@ def steps(look: Seen, epochs: list[list[Epoch]]) -> list[Finding]:
         if first.ended and first.length not in (None, batches):
             came = counted(batches, "batch")
             cause = f"len(loader) is {first.length}, rank {rank} got {came}"
-            findings.append(failed(cause))
+            findings.append(failed(cause, fix=COUNT_STEPS))
     return findings
 
 

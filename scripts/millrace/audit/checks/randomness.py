@@ -181,7 +181,8 @@ def duplicates(look: Seen, epochs: list[list[Epoch]], dataset: Dataset) -> Itera
     first_epochs = [rank[0] for rank in epochs]
     shared = shares.count(first_epochs, dataset)
     if shared is None:
-        yield undecided("no field of a sample is the same in two passes", NEED_ID)
+        needs = NEED_ID if look["together"] else f"--ranks 1 if one process trains, or {NEED_ID}"
+        yield undecided("no field of a sample is the same in two passes", needs)
         return
 
     if shared.draws_with_replacement():
