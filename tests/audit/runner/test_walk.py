@@ -105,3 +105,16 @@ def test_a_stand_in_that_raises_whatever_it_is_asked_is_passed_over():
     holder = {"missing": StandIn(), "kept": [1]}
     assert [path for path, _ in walk(holder, "data")] == ["data", "data.kept", "data.kept.0"]
     assert not parts(StandIn())
+
+
+def test_an_object_that_hands_out_what_stands_for_the_attributes_of_another_holds_none():
+    """As llvmlite's library does, behind numba's functions."""
+
+    class Library:
+        __slots__ = ()
+
+        def __getattr__(self, name: str) -> object:
+            return Slotted()
+
+    assert parts(Library()) == []
+    assert list(walk([Library()], code=True))[1:] != []

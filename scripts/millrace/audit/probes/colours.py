@@ -11,6 +11,7 @@ import torch
 
 from millrace.audit.probes.batches import draw
 from millrace.audit.probes.figures import batched, channel_axis, numbers
+from millrace.audit.runner.digest import attributes
 from millrace.audit.runner.listener import SEED, reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
@@ -79,7 +80,7 @@ def colours(target: Target, rank: Rank) -> Seen:
 def _means(loader: Any) -> Means:
     means = {}
     for path, value in walk(loader, "loader", code=True):
-        mean = numbers(getattr(value, "__dict__", {}).get("mean"))
+        mean = numbers(attributes(value).get("mean"))
         if len(mean) == 3:
             means[path] = mean
     return means

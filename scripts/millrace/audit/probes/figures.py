@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from millrace.audit.probes.batches import draw
-from millrace.audit.runner.digest import is_array, walk_tensors
+from millrace.audit.runner.digest import attributes, is_array, walk_tensors
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
@@ -55,7 +55,7 @@ def constants(loader: Any) -> list[int]:
     data set, of a scaler of scikit-learn."""
     found = []
     for _, value in walk(loader, code=True):
-        held = getattr(value, "__dict__", {})
+        held = attributes(value)
         mean = numbers(held.get("mean", held.get("mean_")))
         std = numbers(held.get("std", held.get("scale_")))
         if std and any(mean):

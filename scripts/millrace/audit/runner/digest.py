@@ -117,9 +117,16 @@ def members(value: Any) -> Iterator[tuple[str, Any]]:
     elif has(value, *CONTENT) or isinstance(value, (torch.Tensor, type, PathLike)):
         return
     else:
-        for name, part in [*_slots(value), *getattr(value, "__dict__", {}).items()]:
+        for name, part in [*_slots(value), *attributes(value).items()]:
             if not callable(part):
                 yield str(name), part
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """What an object has in its `__dict__`; nothing if it has none, or says that of another object,
+    as llvmlite's library does behind each function of numba."""
+    held = getattr(value, "__dict__", None)
+    return held if isinstance(held, dict) else {}
 
 
 def _slots(value: Any) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from millrace.audit.runner.digest import CONTENT, has, members
+from millrace.audit.runner.digest import CONTENT, attributes, has, members
 
 ITEMS = 64  # of a list show what more would show
 PLAIN = (
@@ -71,7 +71,7 @@ def parts(value: Any, code: bool = False) -> Held:
     slots: Iterable[str] = getattr(kind, "__slots__", ())
     names = BOUND.get(kind) or slots
     held = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
-    held += getattr(value, "__dict__", {}).items()
+    held += attributes(value).items()
     for base in kind.__mro__ if code else ():
         held += _of_class(base)
     return held
