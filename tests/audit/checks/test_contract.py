@@ -608,7 +608,9 @@ def test_a_check_whose_probe_did_not_end_well_says_which_and_why():
 
 
 @pytest.mark.parametrize(("deaths", "is_said"), [(1, False), (2, True)])
-def test_workers_of_another_start_method_fail_if_they_die_twice(monkeypatch, deaths, is_said):
+def test_workers_of_another_start_method_fail_if_they_die_twice(
+    monkeypatch, tmp_path, deaths, is_said
+):
     note = {"samples": [{"x": "1"}], "batch": "1"}
     ends = [RuntimeError("a worker was killed by SIGABRT")] * deaths + [[note, note]]
 
@@ -619,4 +621,5 @@ def test_workers_of_another_start_method_fail_if_they_die_twice(monkeypatch, dea
         return end
 
     monkeypatch.setattr(methods, "_notes", notes)
-    assert ("raised" in methods._run(None, [0], "spawn", None)) == is_said
+    seen = methods._run(None, [0], "spawn", Rank(0, 1, tmp_path, 0.0))
+    assert ("raised" in seen) == is_said

@@ -369,6 +369,9 @@ Original Traceback (most recent call last):
   File "/site-packages/torch/functional.py", line 2, in stack
 ValueError: no
 """
+OF_A_CHILD = """Traceback (most recent call last):
+  File "/home/me/data.py", line 7, in <module>
+"""
 
 
 def inner() -> None:
@@ -385,3 +388,25 @@ def test_an_error_is_told_by_its_innermost_place_in_the_users_code():
     assert (seen["type"], seen["text"]) == ("KeyError", "KeyError: 'x'")
     assert seen["where"] == seen["trace"][0] and seen["where"].endswith(" in inner")
     assert described(MillraceError("there is none"))["text"] == "there is none"
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        (
+            f"a\n{OF_A_CHILD}ValueError: one\n\n{OF_A_CHILD}ImportError: two\nb\n",
+            ": ImportError: two",
+        ),
+        (OF_A_CHILD, ""),
+        ("ImportError: printed\n", ""),
+        ("", ""),
+    ],
+)
+def test_a_worker_that_died_is_told_by_the_last_traceback_of_its_log(log, why):
+    """As one does that cannot read what spawn has sent to it."""
+    death = RuntimeError("DataLoader worker (pid 7) exited unexpectedly with exit code 1. Details")
+    text = "a loader worker (pid 7) ended unexpectedly with exit code 1"
+    assert described(death, log)["text"] == f"{text}{why}"
+    death = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. Details")
+    assert described(death, log)["text"].endswith("(pid 7) was killed by SIGKILL")
+    assert described(ValueError("no"), log)["text"] == "ValueError: no"

@@ -58,7 +58,7 @@ def _run(loader: Any, drawn: list[Any], method: str, rank: Rank) -> Seen:
         try:
             notes = _notes(loader, drawn, method, rank)
         except Exception as error:
-            raised = {"raised": trace.described(error)}
+            raised = {"raised": trace.described(error, rank.log())}
         else:
             return {"digests": _digests(notes, twice=bool(drawn))}
     return raised

@@ -275,7 +275,8 @@ class _Run:
         processes.die_with_parent(signal.SIGKILL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
-        log = os.open(self.folder / f"{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        me = Rank(rank, self.world, self.folder, self.deadline)
+        log = os.open(me.log_file, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -296,14 +297,13 @@ class _Run:
         multiprocessing.set_forkserver_preload(["torch.utils.data"])
         if self.options.start_method:  # also for locks and shared values that a script makes
             multiprocessing.set_start_method(self.options.start_method, force=True)
-        me = Rank(rank, self.world, self.folder, self.deadline)
         try:
             _join_group(me)
             _unseed()
             probe = self.probe.function()
             answer = {"data": probe(Target(self.options), me)}
         except BaseException as error:
-            answer = {"error": trace.described(error)}
+            answer = {"error": trace.described(error, me.log())}
         (self.folder / f"{rank}.json").write_text(json.dumps(answer, default=str))
 
     def _answer(self, rank: int) -> Seen:
@@ -312,9 +312,7 @@ class _Run:
         return {}
 
     def _log(self, rank: int) -> str:
-        with contextlib.suppress(OSError):
-            return (self.folder / f"{rank}.log").read_text(errors="replace")
-        return ""
+        return Rank(rank, self.world, self.folder, self.deadline).log()
 
     def _why(self, rank: int, code: int) -> Problem:
         if error := self._answer(rank).get("error"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import json
@@ -55,6 +56,16 @@ class Rank:
     def left(self) -> float:
         """Seconds left for this probe."""
         return self.deadline - time.monotonic()
+
+    @property
+    def log_file(self) -> Path:
+        return self.scratch / f"{self.rank}.log"
+
+    def log(self) -> str:
+        """What it and its workers have printed, with the tracebacks of those that died."""
+        with contextlib.suppress(OSError):
+            return self.log_file.read_text(errors="replace")
+        return ""
 
     def all_agree(self, yes: bool) -> bool:
         """Wait for the other ranks. Whether all say yes: what one did alone might wait for them."""

@@ -3,6 +3,7 @@ Python or the audit."""
 
 from __future__ import annotations
 
+import re
 import traceback
 
 from millrace.audit.runner.probes import Seen
@@ -12,9 +13,9 @@ from millrace.common.errors import MillraceError
 _FOREIGN = ("/torch/", "/lib/python", "/lib64/python", "millrace/audit/", "<frozen", "<string>")
 
 
-def described(error: BaseException) -> Seen:
+def described(error: BaseException, log: str = "") -> Seen:
     """Type and text of an exception, `where` in the user's code it arose, and its frames, innermost
-    first."""
+    first; `log`: what its process and their workers have printed."""
     text = str(error).strip()
     kind = type(error).__name__
     stack = []
@@ -28,13 +29,24 @@ def described(error: BaseException) -> Seen:
         text = f"{lines[-1]} ({lines[0].rstrip('.')})"
     elif not isinstance(error, MillraceError):
         lost = processes.lost_worker(error)
-        text = lost.problem if lost else f"{kind}: {text}".removesuffix(": ")
+        text = f"{kind}: {text}".removesuffix(": ") if lost is None else lost.problem
+        # A signal leaves no traceback: the last one of the log is another's.
+        if lost and "killed by" not in text:
+            text += _last_raised(log)
     return {
         "type": kind,
         "text": text,
         "where": users(stack),
         "trace": stack[:20],
     }
+
+
+def _last_raised(log: str) -> str:
+    """What the last traceback of a log raised: a worker that cannot read what it was sent prints
+    why, and ends."""
+    _, _, last = log.rpartition("Traceback (most recent call last):\n")
+    raised = re.search(r"^\S.*", last, re.MULTILINE)
+    return f": {raised[0]}" if raised and len(last) < len(log) else ""
 
 
 def frames(log: str) -> list[str]:
