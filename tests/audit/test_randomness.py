@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from millrace.audit.checks.findings import LONGER, Finding, judge, load
 from millrace.audit.checks.records import Batch, parse
 from millrace.audit.checks.shares import order_of
 from millrace.audit.probes import epochs as probe
-from millrace.audit.probes.epochs import _is_order, _shuffling, epochs, loop, set_epoch
+from millrace.audit.probes.epochs import _is_order, _numbers, _shuffling, epochs, loop, set_epoch
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options
 from tests.audit import plain
@@ -160,7 +161,7 @@ def epoch(ids: list[int], ended: bool = True, **settings: object) -> dict:
 
 
 LOOK = {"together": True, "torch": "2"}
-LOOP = {"evaluation": None, "joins": False, "calls": None, "orders": []}
+LOOP = {"evaluation": None, "joins": False, "calls": None, "orders": [], "numbers": []}
 SOURCE = {"iterable": True, "complete": True, "all_drawn": True, "stable": ["", "id"]}
 SOURCE |= {"reordered": False, "shuffled_by": [], "frameworks": [], "makes_batches": False}
 SOURCE["samples"] = [sample for note in notes(list(range(48))) for sample in note["samples"]]
@@ -519,6 +520,8 @@ DRAWN = [[index] for index in FIRST]
 PAIRS = [[index, index + 1] for index in FIRST]
 TURNED = [pair[::-1] for pair in PAIRS]  # other orders of rows, but not of batches
 DEAF = {"parts": ["sampler"], "flags": {}, "own": [], "main": []}
+LEFT = {"calls": [], "numbers": [[0], [0]]}
+COUNTING = DEAF | {"parts": [], "numbers": ["dataset.epoch"]}
 HEARS = DEAF | {"own": [notes(ONE), notes(OTHER)]}
 NO_SHUFFLE = "no shuffle: the order is fixed"
 SHUFFLED = {"shuffled_by": ["random.shuffle"]}
@@ -562,6 +565,17 @@ FIXES = {
             "not applicable",
             NO_SHUFFLE,
         ),
+        # A stream that has no set_epoch: the loop may set its epoch, and does, or does not.
+        (COUNTING, SHUFFLED, {}, "not decidable", "unless the loop sets dataset.epoch"),
+        (COUNTING, SHUFFLED, {"calls": [], "numbers": [[0], [1]]}, "not decidable", "as it does"),
+        (
+            COUNTING,
+            SHUFFLED,
+            {"calls": [], "numbers": [[0], [0]]},
+            "fail",
+            "random.shuffle shuffles",
+        ),
+        (COUNTING, {}, {}, "not applicable", NO_SHUFFLE),
         (DEAF, {"reordered": True}, {}, "fail", "the same copy"),
         (DEAF, {"reordered": True, "iterable": False}, {}, "not applicable", NO_SHUFFLE),
     ],
@@ -726,6 +740,27 @@ def test_an_epoch_that_only_the_main_process_hears_of_is_missed(own, main, is_mi
     told["main"] = [*map(notes, main)]
     [finding] = said("DP14", epochs=[[epoch(ONE), epoch(OTHER)]], set_epoch=[told])
     assert ("persistent workers miss it" in finding.cause) == is_missed
+
+
+class Counting(IterableDataset):
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.samples_per_epoch = 1
+
+    def __iter__(self) -> Iterator[int]:
+        yield self.epoch
+
+
+def test_what_a_stream_says_of_its_epoch_is_noted_as_the_loop_begins_one(monkeypatch):
+    monkeypatch.setattr(DataLoader, "__iter__", DataLoader.__iter__)  # to be put back
+    stream = Counting()
+    loader = DataLoader(stream)
+    numbers = _numbers(loader)
+    for number in range(2):
+        stream.epoch = number
+        assert len(list(loader)) == 1
+    assert len(list(DataLoader(stream))) == 1  # another loader
+    assert numbers == [[["dataset.epoch", 0]], [["dataset.epoch", 1]]]
 
 
 def test_an_order_of_indices_that_only_the_main_process_draws_anew_is_not_missed():

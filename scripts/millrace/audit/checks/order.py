@@ -69,6 +69,7 @@ class Told(NamedTuple):
     flags: dict[str, bool]  # attributes `shuffle` of samplers and dataset
     own: list[list[Batch]]  # after set_epoch(0), set_epoch(1) and so on
     main: list[list[Batch]]  # without workers after 0, 1, 0, if persistent ones may miss it
+    numbers: list[str]  # attributes of a stream that may be the number of its epoch
 
     @property
     def call(self) -> str:
@@ -138,7 +139,7 @@ def _judged(
         return _changes_when_told(told[0].call, loop)
     if _differ(loop["orders"]):
         return passed("the loop reads each epoch in another order")
-    return _one_order(first, dataset, told[0])
+    return _one_order(first, dataset, told[0], loop)
 
 
 def _changes_when_told(call: str, loop: Seen) -> Finding:
@@ -157,7 +158,20 @@ def _changes_when_told(call: str, loop: Seen) -> Finding:
     return failed(cause, fix=f"Call {call} before each epoch")
 
 
-def _one_order(first: list[Any], dataset: Dataset, told: Told) -> Finding:
+def _told_otherwise(told: Told, loop: Seen) -> Finding | None:
+    """A finding if a loop may tell a stream its epoch by a method of its own, such as OLMo's
+    `reshuffle`: nobody sees in which orders it then comes."""
+    if told.parts or not told.numbers:
+        return None
+    cause = f"the order is the same unless the loop sets {told.numbers[0]}"
+    if loop["calls"] is None:
+        return undecided(cause, "--loop module:function")
+    if all(numbers == loop["numbers"][0] for numbers in loop["numbers"]):
+        return None
+    return undecided(f"{cause}, as it does", "a set_epoch of the dataset that does the same")
+
+
+def _one_order(first: list[Any], dataset: Dataset, told: Told, loop: Seen) -> Finding:
     """All epochs have one order: a bug if it is shuffled, or meant so."""
     if isinstance(first[0], int) and first == sorted(first):
         return inapplicable("no shuffle: indices ascend in both epochs (training: shuffle=True)")
@@ -172,6 +186,9 @@ def _one_order(first: list[Any], dataset: Dataset, told: Told) -> Finding:
         cause += f"{', '.join(dataset.shuffled_by or flags)} shuffles"
         if told.parts:
             cause += f"; {told.call} does not change it"
+        otherwise = _told_otherwise(told, loop)
+        if otherwise:
+            return otherwise
         return failed(cause, fix="Seed the order with seed + epoch, which set_epoch(epoch) sets")
     return inapplicable("no shuffle: the order is fixed in both epochs (training: shuffle=True)")
 

@@ -29,11 +29,13 @@ from millrace.audit.runner.listener import (
 )
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
+from millrace.audit.runner.walk import walk
 
 MOST_BATCHES = 50  # show whether an order changes
 MOST = 20_000  # samples of a stream
 MOST_ROWS = 1000  # of a dataset with indices
 FEW = 1000  # things that were shuffled tell one order from another
+EPOCH_NAMES = (".epoch", "._epoch", ".current_epoch")  # not samples_per_epoch
 FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
 PLACES = (
     "sampler",
@@ -76,13 +78,16 @@ def set_epoch(target: Target, rank: Rank) -> Seen:
     """Notes after set_epoch(0), set_epoch(1) and so on: `own`, and `main` if persistent workers may
     miss it.
 
-    `parts`: what has set_epoch. `flags`: attributes `shuffle` of samplers and dataset.
+    `parts`: what has set_epoch. `flags`: attributes `shuffle` of samplers and dataset. `numbers`:
+    attributes of a stream that may be the number of its epoch.
     """
     options = target.options
     tap = Listener(
         target.loader(), rank, options.workers, options.start_method, max_batches=MOST_BATCHES
     )
     seen: Seen = {"parts": list(parts(tap, "set_epoch")), "flags": {}}
+    if tap.original is not None and is_stream(tap.original):
+        seen["numbers"] = [path for path, _ in _epoch_numbers(tap.original.dataset)]
     for place, part in parts(tap).items():
         if isinstance(getattr(part, "shuffle", None), bool):
             seen["flags"][f"{place}.shuffle"] = part.shuffle
@@ -98,12 +103,13 @@ def set_epoch(target: Target, rank: Rank) -> Seen:
 
 def loop(target: Target, rank: Rank) -> Seen:
     """Run the user's loop over the loader. `calls`: what was told which epoch. `orders`: what the
-    sampler gave in each epoch of it. `joins`: it uses Join.
+    sampler gave in each epoch of it, `numbers`: what a stream said then of its epoch. `joins`: it
+    uses Join.
 
     `evaluation`: samples that --val-loader holds, and those that its DistributedSampler makes of
     them.
     """
-    seen: Seen = {"calls": None, "orders": [], "joins": False, "evaluation": None}
+    seen: Seen = {"calls": None, "orders": [], "numbers": [], "joins": False, "evaluation": None}
     sampler = None
     with suppress(Exception):  # there is none, or other probes say what it raises
         sampler = target.val_loader().sampler
@@ -128,6 +134,8 @@ def loop(target: Target, rank: Rank) -> Seen:
     Join.__init__ = noting(Join.__init__, joins)
     if tap.original is not None and not is_stream(tap.original):
         seen["orders"] = _orders(tap.original)
+    elif tap.original is not None:
+        seen["numbers"] = _numbers(tap.original)
     # It may train for long: its first epochs say enough, and its workers need time to stop.
     # Again and again, as no error leaves a __del__.
     signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -136,6 +144,24 @@ def loop(target: Target, rank: Rank) -> Seen:
         function(loader)
     signal.setitimer(signal.ITIMER_REAL, 0)
     return seen
+
+
+def _numbers(core: DataLoader) -> list[list[Any]]:
+    """A list that has what a stream says of its epoch, each time that the loop begins one."""
+    numbers: list[list[Any]] = []
+
+    def note(loader: DataLoader) -> None:
+        if loader is core:
+            numbers.append(_epoch_numbers(core.dataset))
+
+    DataLoader.__iter__ = noting(DataLoader.__iter__, note)
+    return numbers
+
+
+def _epoch_numbers(dataset: Any) -> list[list[Any]]:
+    """What an object holds at any depth as the number of an epoch, by its path."""
+    numbers = ((path, value) for path, value in walk(dataset, "dataset") if type(value) is int)
+    return [[path, value] for path, value in numbers if path.endswith(EPOCH_NAMES)]
 
 
 def _orders(core: DataLoader) -> list[list[list[Any]]]:
