@@ -122,11 +122,11 @@ def members(value: Any) -> Iterator[tuple[str, Any]]:
                 yield str(name), part
 
 
-def attributes(value: Any) -> dict[str, Any]:
+def attributes(value: Any) -> Mapping[str, Any]:
     """What an object has in its `__dict__`; nothing if it has none, or says that of another object,
     as llvmlite's library does behind each function of numba."""
     held = getattr(value, "__dict__", None)
-    return held if isinstance(held, dict) else {}
+    return held if isinstance(held, Mapping) else {}
 
 
 def _slots(value: Any) -> Iterator[tuple[str, Any]]:
