@@ -296,6 +296,26 @@ def test_rows_that_are_parts_of_a_member_are_rejected_all_of_them(tmp_path: Path
         build_from(tmp_path / "out", index, train=write_manifest(tmp_path / "t.parquet", table))
 
 
+def test_rows_that_nemo_is_told_to_skip_are_left_out_and_are_no_errors(tmp_path: Path) -> None:
+    words = [True, 1, "low character-rate", False, 0, "", None]
+    tar = write_tar(tmp_path / "audio_0.tar", [f"{number}.wav" for number in range(len(words))])
+    rows = [
+        {
+            "audio_filepath": f"{number}.wav",
+            "shard_id": 0,
+            "duration": 2,
+            "text": "t",
+            "_skipme": word,
+        }
+        for number, word in enumerate(words)
+    ]
+    (tmp_path / "train.json").write_text("\n".join(map(json.dumps, rows)))
+    index = TarIndices([index_of([tar], tmp_path / "index.parquet")])
+    ledgers = buckets.build(scanned([tmp_path], {}), index, tmp_path / "out", BucketChoices())
+    assert ledgers[0].rejected == {"skipme": 3} and ledgers[0].rows_out == 4
+    buckets.check_errors(ledgers, 0.0, tmp_path / "out")
+
+
 def test_a_jsonl_manifest_in_utf_16_says_so(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=1, members=3)
     (tmp_path / "train.jsonl").write_text(

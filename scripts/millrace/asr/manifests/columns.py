@@ -26,6 +26,7 @@ REASONS = (
     "not_an_object",
     "no_tar_path",
     "no_member_name",
+    "skipme",
     "segment_of_member",
     "text_not_utf8",
     "not_a_text",

@@ -131,6 +131,9 @@ class Reader(Manifest):
         is_cut = (row["tar_path"], member) in self.cut_members
         if row["part_of"] or is_cut:
             row["problem"] = mc.CODE["segment_of_member"]
+        # NeMo's sign that a row is left out: true, or the reason.
+        if value.get("_skipme"):
+            row["problem"] = mc.CODE["skipme"]
         return row
 
     def _tar(self, value: dict[str, Any], file: int) -> str:
