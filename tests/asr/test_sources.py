@@ -185,10 +185,28 @@ def test_without_any_tar_the_keys_to_set_are_named_and_partitions_stay(tars):
         '{"audio_filepath": "/a.wav", "duration": 1, "text": "x"}'
     )
     with pytest.raises(
-        MillraceError, match=r"/manifests: the manifests name no tars.*tar_path, or shard_id"
+        MillraceError, match=r"/manifests: the manifests name no tars.*tar_path, or shard_id as"
     ):
         tars.sync()
     assert tars.files() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[{"shard_id": 0}, {"shard_id": 1}]', r"line 1: this line is no JSON object \(1 broken"),
+        ('{\n"a": {"shard_id": 0}}', r"line 1: this line is not JSON: cut off .* \(2 broken"),
+        ('{"shard_id": 0},\n', r"line 1: this line is not JSON: .* \(1 broken"),
+        ('{"shard_id": "0"}', "shard_id as a whole number"),
+    ],
+    ids=["array", "several lines", "comma", "number as text"],
+)
+def test_a_manifest_without_tars_says_which_lines_are_no_rows(tars, text, problem):
+    for split in ("train", "dev"):
+        (tars.folder / f"manifests/{split}.parquet").unlink()
+    (tars.folder / "manifests/train.json").write_text(text)
+    with pytest.raises(MillraceError, match=rf"the manifests name no tars.*{problem}"):
+        tars.sync()
 
 
 def test_a_path_map_leads_to_the_tars_and_a_prefix_that_matches_nothing_is_said(tars):

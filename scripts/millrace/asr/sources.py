@@ -77,7 +77,7 @@ class _Manifests:
         self.stats = {path: Stat.of(path) for path in self.split_of}
         # Which tars a manifest names depends on these as well: with others the table counts for
         # nothing.
-        version = (6, settings.tar_root, settings.tar_template)
+        version = (7, settings.tar_root, settings.tar_template)
         self._table = table("digests", zlib.crc32(repr(version).encode()))
 
     def facts(self, path: str) -> ManifestFacts:
@@ -219,10 +219,14 @@ def _unread_notes(files: Mapping[str, list[str]], manifest_dir: str) -> list[str
 
 def _missing_notes(tars: Mapping[str, dict], notes: list[str], manifest_dir: str) -> list[str]:
     """A line if tars are missing. Raises MillraceError, which repeats the other notes, if all
-    are."""
+    are, or none is named."""
     if not tars:
-        remedy = "Each row needs tar_path, or shard_id: audio that is not in tars is not read"
-        raise MillraceError("the manifests name no tars", manifest_dir, remedy)
+        problem = "the manifests name no tars"
+        remedy = (
+            "Each row (in JSONL an object on one line) needs tar_path, or shard_id as a whole"
+            " number: audio that is not in tars is not read"
+        )
+        raise MillraceError(". ".join([problem, *notes]), manifest_dir, remedy)
     missing = [path for path, stat in tars.items() if stat["size"] is None]
     if not missing:
         return []

@@ -68,7 +68,7 @@ class Reader(Manifest):
 
     def facts(self, file: int) -> dict[str, Any]:
         """What the parse needs of a file: `tars`, `rows`, `content`, a digest of all in any order,
-        and `broken`: how many lines are not JSON, and what is wrong with the first.
+        and `broken`: how many lines are no JSON objects, and what is wrong with the first.
         """
         path = self.files[file]
         places: set[bytes | None] = set()
@@ -80,10 +80,13 @@ class Reader(Manifest):
             reading = _Reading(path)
             for number, parsed, _ in jsonl.lines(path, reading.advance):
                 value = parsed
+                problem = ""
                 if isinstance(parsed, jsonl.BadJson):
-                    value = f"line {number}: this line is not JSON: {parsed}"
-                    broken += 1
-                    first_broken = first_broken or value
+                    problem = value = f"line {number}: this line is not JSON: {parsed}"
+                elif not isinstance(parsed, dict):
+                    problem = f"line {number}: this line is no JSON object"
+                broken += bool(problem)
+                first_broken = first_broken or problem
                 rows += 1
                 places.add(_place(value))
                 row = hashlib.blake2b(jsonl.canonical(value), digest_size=16).digest()
