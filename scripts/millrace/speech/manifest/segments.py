@@ -56,7 +56,7 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
     start, end = _span(raw, audio_seconds, repairs)
     human_text = _text(raw, "human_text")
     if not _is_visible(human_text):
-        problem = "human text is missing, null, blank or invisible"
+        problem = "`human_text` is missing, null, blank or invisible"
         raise Unusable("no_human_text", problem)
     asr_text = _text(raw, "asr_text")
     if not asr_text.strip():
