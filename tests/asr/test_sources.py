@@ -463,6 +463,20 @@ def test_a_manifest_that_sounds_like_a_missing_split_is_named(tars):
     assert tars.sync().notes == []
 
 
+def test_a_manifest_of_a_shard_that_is_missing_among_others_is_said(tars):
+    (tars.folder / "manifests/train.parquet").unlink()
+    folder = tars.folder / "manifests/train/sharded_manifests"
+    folder.mkdir(parents=True)
+    for number in (1, 2, 4):
+        row = {"audio_filepath": "a0.flac", "duration": 4, "text": "x"}
+        text = json.dumps({**row, "tar_path": str(tars.paths[number])})
+        (folder / f"manifest_{number}.json").write_text(text)
+    (note,) = tars.sync().notes
+    assert note.startswith(f"{folder}/manifest_3.json is not there, though manifest_4.json is")
+    (folder / "manifest_4.json").rename(folder / "manifest_3.json")
+    assert tars.sync().notes == []
+
+
 def test_a_manifest_that_is_a_pipe_is_refused(tars):
     pipe = tars.folder / "manifests/test.parquet"
     os.mkfifo(pipe)

@@ -120,6 +120,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
     notes = path_map.warnings("asr.path_map", "tar paths")
     notes += _broken_notes(facts)
     notes += _unread_notes(files, settings.manifest_dir)
+    notes += _shard_notes(facts)
     notes += _missing_notes(tars, notes, settings.manifest_dir)
 
     states = _states(manifests.stats, facts, as_built, table("manifests"))
@@ -215,6 +216,14 @@ def _unread_notes(files: Mapping[str, list[str]], manifest_dir: str) -> list[str
         return []
     problem = f"{manifest_dir} has no manifest of {' and '.join(missing)}"
     return [f"{problem}, and {', '.join(unread)} is not read: name it like {missing[0]}.parquet"]
+
+
+def _shard_notes(paths: Iterable[str]) -> list[str]:
+    """A line for each gap in the numbers of NeMo's manifests of one shard."""
+    return [
+        f"{missing} is not there, though {after.name} is: the rows of that shard are not read"
+        for missing, after in manifest_files.missing_shards(paths)
+    ]
 
 
 def _missing_notes(tars: Mapping[str, dict], notes: list[str], manifest_dir: str) -> list[str]:

@@ -4,6 +4,7 @@ NeMo's, and whether numbered pieces are complete."""
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import re
 from collections import defaultdict
@@ -155,6 +156,23 @@ def _nemo(folder: str) -> list[str]:
             inner = _nemo(os.path.join(folder, bucket))
             found += [f"{bucket}/{name}" for name in inner]
     return found
+
+
+def missing_shards(paths: Iterable[str]) -> list[tuple[Path, Path]]:
+    """Manifests of one shard that are not there, each with the next one that is; those behind the
+    last cannot be known."""
+    shards: dict[Path, set[int]] = defaultdict(set)
+    for path in map(Path, paths):
+        if path.parent.name == SHARDED:
+            shards[path.parent].add(int(path.stem.removeprefix("manifest_")))
+
+    missing = []
+    for folder, numbers in shards.items():
+        for before, after in itertools.pairwise(sorted(numbers)):
+            if after > before + 1:
+                names = (f"manifest_{before + 1}.json", f"manifest_{after}.json")
+                missing.append((folder / names[0], folder / names[1]))
+    return missing
 
 
 def split_of(path: Path) -> str:
