@@ -48,6 +48,7 @@ SAME, OTHER, NONE = "same files", "other durations", "no language"
 OTHER_NAMES = ["tar", "member", "text", "lang", "duration", "extra"]
 COLUMN_TYPES = {
     "large": (texts(lambda c: c.cast(pa.large_string())), SAME),
+    "view": (texts(lambda c: c.cast(pa.string_view())), SAME),
     "dictionary": (texts(lambda c: c.dictionary_encode()), SAME),
     "float32": (durations(lambda seconds: pa.array(seconds, pa.float32())), OTHER),
     "uint8": (

@@ -50,7 +50,12 @@ REASONS = (
 CODE = {reason: code for code, reason in enumerate(REASONS)}
 # Types of columns; null is that of a column without any value.
 _IS_NUMBER = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
-_IS_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
+_IS_TEXT = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,  # as Polars and DataFusion hand tables over
+    pa.types.is_null,
+)
 # Outside of these (a millisecond to eleven days) it is a wrong unit; planning cannot tell the least
 # from 0.
 SHORTEST_SECONDS = 1e-3
