@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.asr.bucket_corpus import build_from, content, index_of, rows_of, write_tar
+from tests.asr.bucket_corpus import build_from, content, index_of, rejects, rows_of, write_tar
 
 
 def test_a_path_may_be_spelled_in_several_ways_but_not_in_other_characters(tmp_path: Path) -> None:
@@ -21,10 +21,13 @@ def test_a_path_may_be_spelled_in_several_ways_but_not_in_other_characters(tmp_p
     rows = [
         {**base, "tar_member_name": name, "transcript": member} for member, name in pairs.items()
     ]
-    rows.append({**base, "tar_member_name": apart, "transcript": "t"})
+    for name in (apart, "z/\u732b.wav"):
+        rows.append({**base, "tar_member_name": name, "transcript": "t"})
     index = index_of([path], tmp_path / "i.parquet")
     (ledger,) = build_from(tmp_path / "out", index, train=rows).values()
-    assert ledger.rejected == {"not_in_tar": 1}
+    assert ledger.rejected == {"not_in_tar": 2}
+    details = {row["tar_member_name"]: row.get("detail") for row in rejects(tmp_path / "out")}
+    assert "in NFC or NFD, not as here" in details[apart] and details["z/\u732b.wav"] is None
     good = {
         row["transcript"]: content(row).decode()
         for row in rows_of(tmp_path / "out/train/b_0_3.parquet")

@@ -4,6 +4,7 @@ order."""
 from __future__ import annotations
 
 import shutil
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,7 +90,14 @@ class RejectPart(NamedTuple):
         details = [row.get("detail", "")]
         if reason in _TAR_REASONS:
             details.insert(0, self.whole.details.get(tar or "", ""))
+        if reason == "not_in_tar" and _has_forms(row["tar_member_name"]):
+            details.append("the tar may have the name in NFC or NFD, not as here")
         detail = "; ".join(filter(None, details))
         if detail:
             record["detail"] = detail
         return record
+
+
+def _has_forms(name: str) -> bool:
+    """Whether a name looks the same in several forms of Unicode, as one with an accent."""
+    return unicodedata.normalize("NFC", name) != unicodedata.normalize("NFD", name)
