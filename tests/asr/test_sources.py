@@ -477,6 +477,14 @@ def test_a_manifest_of_a_shard_that_is_missing_among_others_is_said(tars):
     assert tars.sync().notes == []
 
 
+def test_a_manifest_without_rows_is_said(tars):
+    (tars.folder / "manifests/dev.parquet").unlink()
+    dev = tars.folder / "manifests/dev.json"
+    dev.write_text("\n")
+    (note,) = tars.sync().notes
+    assert note == f"{dev} has no rows: write it again, or remove it"
+
+
 def test_a_manifest_that_is_a_pipe_is_refused(tars):
     pipe = tars.folder / "manifests/test.parquet"
     os.mkfifo(pipe)

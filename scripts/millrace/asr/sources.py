@@ -118,7 +118,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
     path_map = PathMap(settings.path_map)
     tars = _stats_of_tars(facts.values(), path_map)
     notes = path_map.warnings("asr.path_map", "tar paths")
-    notes += _broken_notes(facts)
+    notes += _row_notes(facts)
     notes += _unread_notes(files, settings.manifest_dir)
     notes += _shard_notes(facts)
     notes += _missing_notes(tars, notes, settings.manifest_dir)
@@ -198,12 +198,16 @@ def _stat(path: str) -> dict:
         return {"path": path, "size": None, "mtime_ns": None}
 
 
-def _broken_notes(facts: Mapping[str, ManifestFacts]) -> list[str]:
-    return [
-        f"{path}, {known.first_broken} ({counted(known.broken_lines, 'broken line')}, rejected)"
-        for path, known in facts.items()
-        if known.broken_lines
-    ]
+def _row_notes(facts: Mapping[str, ManifestFacts]) -> list[str]:
+    """A line for each manifest in JSONL that has broken lines, or no rows."""
+    notes = []
+    for path, known in facts.items():
+        if known.broken_lines:
+            count = counted(known.broken_lines, "broken line")
+            notes.append(f"{path}, {known.first_broken} ({count}, rejected)")
+        if known.content.startswith("0 rows,"):
+            notes.append(f"{path} has no rows: write it again, or remove it")
+    return notes
 
 
 def _unread_notes(files: Mapping[str, list[str]], manifest_dir: str) -> list[str]:
