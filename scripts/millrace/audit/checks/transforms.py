@@ -133,6 +133,7 @@ def _fault(steps: list[Step], step: Step, is_caught: bool) -> tuple[str, str] | 
     is_negative = taken.min is not None and taken.min < 0
     if step.name in CLIPS and len(before) == 1 and is_negative:
         return "clips what Normalize moved out of 0..1", "put Normalize last"
-    if step.name == "Normalize" and step.mean in before:
+    # One of several pipelines in a list, or of a RandomChoice, is given what is not normalised yet.
+    if step.name == "Normalize" and step.mean in before and is_negative:
         return "normalises a second time with the same constants", "remove one of them"
     return None
