@@ -40,6 +40,20 @@ class Shuffled(Sampler):
         self.epoch = 0 if self.deaf else epoch
 
 
+class Kept(Sampler):
+    """Goes on with one shuffled order in each epoch, as samplers of steps do: here none is left."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.order = iter(torch.randperm(rows).tolist())
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.order
+
+    def __len__(self) -> int:
+        return self.rows
+
+
 class Untold(Shuffled):
     set_epoch = None
 
@@ -337,6 +351,13 @@ CASES = [
     twin("DP14", "rows by an epoch for new workers", lambda: load(NoisyByEpoch())),
     twin("DP14", "rows as they stand", lambda: load(Rows()), verdict="not applicable"),
     twin("DP14", "others drawn", lambda: load(Drawing()), verdict="not applicable"),
+    twin(
+        "DP14",
+        "an order that was read up",
+        lambda: load(Rows(), sampler=Kept(24)),
+        verdict="not decidable",
+        says="no two orders",
+    ),
     twin("DP14", "no loop is given", distributed, RANKS, verdict="not decidable"),
     twin(
         "DP14",

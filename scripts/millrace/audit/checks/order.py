@@ -125,7 +125,7 @@ def _judged(
 ) -> Finding:
     """Of each rank the orders of epochs: `plain`, by the loader alone, and `after` set_epoch."""
     first = _flat(plain[0][0])
-    if not first or len(plain[0]) < 2:
+    if not first or len(plain[0]) < 2 or not _flat(plain[0][1]):
         return undecided("no two orders to compare", f"--epochs 2, and {NEED_ID}")
     if any(rank.is_missed() for rank in told):
         cause = "set_epoch on the dataset changes what the main process reads, but persistent "
