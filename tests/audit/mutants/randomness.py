@@ -87,6 +87,27 @@ class Lazily(Rows):
         return {"x": row(index)["x"] + draw(self.rng), "id": index}
 
 
+class SeededByWorker(Rows):
+    """Each worker seeds NumPy by its number as it reads its first sample; or seeds it for each
+    sample, and puts it back."""
+
+    def __init__(self, is_put_back: bool = False) -> None:
+        super().__init__()
+        self.is_put_back, self.is_fresh = is_put_back, True
+
+    def __getitem__(self, index: int) -> dict:
+        before = np.random.get_state()
+        worker = get_worker_info()
+        if worker and self.is_fresh:
+            self.is_fresh = self.is_put_back
+            np.random.seed(worker.id)
+        shift = np.random.random()
+        if self.is_put_back:
+            np.random.set_state(before)
+            shift += np.random.random()
+        return {"x": row(index)["x"] + shift, "id": index}
+
+
 def moved(index: int, rng: object = np.random.default_rng(0)) -> dict:
     return {"x": row(index)["x"] + draw(rng), "id": index}
 
@@ -118,6 +139,7 @@ CASES = [
         says="epochs 0 and 1",
     ),
     bug("DP1", "constant torch seed", lambda: train(Noisy("torch"), worker_init_fn=torch_constant)),
+    bug("DP1", "seeded by the first sample", lambda: train(SeededByWorker()), says="epochs 0"),
     bug("DP1", "generator as a default", lambda: train(Rows(make=moved)), says="make.rng"),
     bug("DP1", "generator of collate", lambda: train(Rows(), collate_fn=Mixup()), says=MIXED),
     bug("DP1", "one seed on all ranks", lambda: seeded(0), RANKS, says="ranks 0 and 1"),
@@ -139,6 +161,7 @@ CASES = [
     twin("DP1", "generator of another's place", lambda: train(Lazily(np.random.default_rng(0)))),
     twin("DP1", "python generator seeded by a sample", lambda: train(Lazily(random.Random(0)))),
     twin("DP1", "torch generator seeded by a sample", lambda: train(Lazily(torch.Generator()))),
+    twin("DP1", "a seed that is put back", lambda: train(SeededByWorker(is_put_back=True))),
     twin("DP1", "no augmentation", lambda: train(Rows()), verdict="pass", says="the same"),
     twin("DP1", "no rows", lambda: load(Subset(Rows(), [])), RANKS, verdict="pass"),
     twin("DP1", "a seed a rank", lambda: seeded(rank()), RANKS),

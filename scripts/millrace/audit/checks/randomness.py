@@ -45,8 +45,8 @@ SEEDED = {
         " worker)"
     ),
     "epochs": (
-        "no constant seed before an epoch or in worker_init_fn: seed NumPy and Python there by"
-        " torch.initial_seed() % 2**32"
+        "no constant seed before an epoch, in worker_init_fn or with a first sample: seed NumPy and"
+        " Python there by torch.initial_seed() % 2**32"
     ),
     "ranks": "torch.manual_seed(seed + rank) at the start, and the same for NumPy and random",
 }

@@ -284,6 +284,7 @@ class Functions:
         self.batched = loader.batch_sampler is not None
         self.start: dict[str, str] = {}
         self.held: dict[str, Any] = {}  # which generators a worker began with, by their paths
+        self.seeded: dict[str, str] = {}  # global states as a sample first seeded them
 
     def collate_fn(self, samples: Any) -> Noted:
         listed = samples if self.batched else [samples]
@@ -295,12 +296,16 @@ class Functions:
         for path in self.held.keys() & held:
             if self.held[path] != _seeding(held[path]):
                 self.start.pop(path, None)
+        random_states = states(held)
+        # One that is put back as it was goes on as it would have: both must be equal elsewhere.
+        for name, seeded in self.seeded.items():
+            self.start[name] = digest([seeded, random_states[name]])
         note = {
             "pid": os.getpid(),
             "samples": digests,
             "batch": digest(batch),
             "worker": info and info.id,
-            "random": states(held),
+            "random": random_states,
             "start": self.start,
         }
         return Noted(note, batch)
@@ -316,6 +321,10 @@ class Functions:
         self.held = {path: _seeding(generator) for path, generator in held.items()}
         python: Any = random.Random
         python.seed = self._noting(python.seed)
+        torch.manual_seed = self._noting_global("torch", torch.manual_seed)
+        random.seed = self._noting_global("python", random.seed)
+        if (numpy := sys.modules.get("numpy")) is not None:
+            numpy.random.seed = self._noting_global("numpy", numpy.random.seed)
 
     def _noting(self, seed: Callable) -> Callable:
         """Python's seed(), which also notes that a generator is seeded anew."""
@@ -325,6 +334,16 @@ class Functions:
                 if begun is generator:
                     self.start.pop(path, None)
             seed(generator, *args, **named)
+
+        return noted
+
+    def _noting_global(self, name: str, seed: Callable) -> Callable:
+        """A seed() of torch, Python or NumPy, which also notes the state that it first gave."""
+
+        def noted(*args: Any, **named: Any) -> Any:
+            result = seed(*args, **named)
+            self.seeded.setdefault(name, states({})[name])
+            return result
 
         return noted
 
