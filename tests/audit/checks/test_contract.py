@@ -513,6 +513,23 @@ def test_a_length_that_counts_samples_is_to_count_the_batches_of_its_sampler():
 
 
 @pytest.mark.parametrize(
+    ("is_wrapped", "length", "verdict"),
+    [
+        (True, 8, "not decidable"),
+        (True, 11, "not decidable"),  # 3 are dropped
+        (True, 12, "fail"),
+        (True, 7, "fail"),
+        (False, 8, "fail"),
+    ],
+)
+def test_the_length_of_what_is_no_data_loader_may_count_samples(is_wrapped, length, verdict):
+    look = {"wrapped": is_wrapped}
+    [finding] = judged("DP7", look=[look], epochs=[[epoch([4, 4], length=length)]])
+    assert finding.verdict == verdict
+    assert verdict != "fail" or "count the batches" in finding.fix
+
+
+@pytest.mark.parametrize(
     ("second", "verdict"),
     [
         (epoch([], length=1), "fail"),

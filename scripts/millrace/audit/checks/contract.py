@@ -168,8 +168,20 @@ def steps(look: Seen, epochs: list[list[Epoch]]) -> list[Finding]:
         if first.ended and first.length not in (None, batches):
             came = counted(batches, "batch")
             cause = f"len(loader) is {first.length}, rank {rank} got {came}"
-            findings.append(failed(cause, fix=COUNT_STEPS))
+            if look.get("wrapped") and _counts_samples(first):
+                findings.append(
+                    undecided(cause, "whether it counts samples: no loop takes it for steps")
+                )
+            else:
+                findings.append(failed(cause, fix=COUNT_STEPS))
     return findings
+
+
+def _counts_samples(epoch: Epoch) -> bool:
+    """Whether the length of a loader is that of its data set, of which a rest may be dropped."""
+    sizes = [batch.size for batch in epoch.batches]
+    dropped = (epoch.length or 0) - sum(sizes)
+    return 0 <= dropped < max(sizes, default=0)
 
 
 @check("DP7", "contract")

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 
 import torch
+from torch.utils.data import DataLoader
 
 from millrace.audit.runner.listener import Listener, is_stream
 from millrace.audit.runner.probes import Seen
@@ -19,7 +20,7 @@ def look(target: Target, rank: Rank) -> Seen:
     """Read a batch without workers; what it raises is for other probes to find out.
 
     `imported`: modules of installed libraries, and variables that were set for them.
-    `batch_seconds`: what the batch took, once the loader was made.
+    `batch_seconds`: what the batch took, once the loader was made. `wrapped`: it is no DataLoader.
     """
     options = target.options
     before = dict(os.environ)
@@ -50,4 +51,5 @@ def look(target: Target, rank: Rank) -> Seen:
         "batch_seconds": seconds,
         "imported": {"libraries": libraries, "environment": changed},
         "iterable": core is not None and is_stream(core),
+        "wrapped": not isinstance(tap.view, DataLoader),
     }
