@@ -425,6 +425,16 @@ def test_opencv_reads_colours_unless_it_is_asked_for_something_else(flags, is_pa
     assert _images(torch.zeros(2, 1, 8, 8)) == {}
 
 
+@pytest.mark.parametrize(("mode", "is_painted"), [("RGB", True), ("L", False), ("P", False)])
+def test_pil_reads_colours_but_for_masks(mode, is_painted):
+    painted = object.__new__(Painted)
+    painted.colour = (1, 2, 3)
+    read = Image.new(mode, (2, 2))
+    given = painted._by_pil(Image, read, set())
+    assert (given is not read) == is_painted
+    assert not is_painted or given.getpixel((0, 0)) == (1, 2, 3)
+
+
 def test_the_order_of_colours_that_are_in_memory_is_open(verdicts):
     assert verdicts("in_memory")["DP11"] == "not decidable"
 

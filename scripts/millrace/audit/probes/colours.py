@@ -48,6 +48,9 @@ class Painted:
         setattr(library, name, called)
 
     def _by_pil(self, library: Any, image: Any, _: set[Any]) -> Any:
+        # Of one band are masks, whose values are classes.
+        if len(image.getbands()) < 3:
+            return image
         return library.new("RGB", image.size, self.colour)
 
     def _by_opencv(self, _: Any, pixels: Any, flags: set[Any]) -> Any:
