@@ -67,6 +67,23 @@ class Restless(Shuffled):
             yield batch
 
 
+class Steps(Kept):
+    """Batches of so many steps that all training is one pass; the epochs follow by themselves."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in range(len(self)):
+            order = torch.randperm(self.rows, generator=torch.Generator().manual_seed(step // 6))
+            yield order[step % 6 * 4 :][:4].tolist()
+
+    def __len__(self) -> int:
+        return 12
+
+
+def trains_once(loader: DataLoader) -> None:
+    for _ in loader:
+        pass
+
+
 def trains(loader: DataLoader) -> None:
     """A training loop of two epochs that does not say which epoch it is."""
     for _ in range(2):
@@ -357,6 +374,27 @@ CASES = [
         lambda: load(Rows(), sampler=Kept(24)),
         verdict="not decidable",
         says="no two orders",
+    ),
+    twin(
+        "DP14",
+        "a pass of many epochs",
+        lambda: DataLoader(Rows(), batch_sampler=Steps(24)),
+        verdict="not decidable",
+        says="a pass draws each sample several times",
+    ),
+    twin(
+        "DP14",
+        "a pass of many epochs, and a loop",
+        lambda: DataLoader(Rows(), batch_sampler=Steps(24)),
+        "--loop @order:trains_once",
+        verdict="pass",
+    ),
+    bug(
+        "DP14",
+        "many passes of many epochs",
+        lambda: DataLoader(Rows(), batch_sampler=Steps(24)),
+        LOOP,
+        says="come in one order",
     ),
     twin("DP14", "no loop is given", distributed, RANKS, verdict="not decidable"),
     twin(

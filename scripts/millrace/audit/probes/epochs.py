@@ -224,6 +224,7 @@ def source(target: Target, rank: Rank) -> Seen:
     return {
         "iterable": not is_map,
         "makes_batches": _makes_batches(tap.original),
+        "rows": rows,
         "complete": complete and (rows is None or rows <= MOST_ROWS),
         "all_drawn": not is_map or len(drawn) == rows,
         "drawn_again": {row: count for row, count in drawn.items() if count > 1},
