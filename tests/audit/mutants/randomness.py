@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +16,10 @@ from tests.audit.mutants.rows import Noisy, Rows, Stream, draw, load, rank, row,
 
 def numpy_constant(worker: int) -> None:
     np.random.seed(42 + worker)
+
+
+def by_clock(worker: int) -> None:
+    np.random.seed(worker + int(time.time()))
 
 
 def torch_constant(worker: int) -> None:
@@ -151,6 +156,7 @@ CASES = [
     ),
     twin("DP1", "torch rand", lambda: train(Noisy("torch")), verdict="pass", says="differ"),
     twin("DP1", "numpy global state", lambda: train(Noisy("numpy"))),
+    twin("DP1", "numpy by the clock", lambda: train(Noisy("numpy"), worker_init_fn=by_clock)),
     twin("DP1", "numpy by worker seed", lambda: train(Noisy("numpy"), worker_init_fn=seed_worker)),
     twin(
         "DP1",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -59,7 +60,12 @@ def epochs(target: Target, rank: Rank) -> list[Seen]:
     tap = Listener(loader, rank, options.workers, options.start_method)
     seen = []
     rank.all_agree(True)  # to begin together
+    began = 0.0
     for epoch in range(options.epochs):
+        # Seeds by the clock, in seconds, differ between epochs that last longer than these.
+        if getattr(tap.original, "worker_init_fn", None) is not None:
+            time.sleep(max(0.0, began + 1 - time.monotonic()))
+        began = time.monotonic()
         promised = length(loader)
         tap.run(share=1 / (options.epochs - epoch))
         batches = tap.notes(epoch)
