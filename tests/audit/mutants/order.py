@@ -94,7 +94,8 @@ def trains(loader: DataLoader) -> None:
 def trains_by_epoch(loader: DataLoader) -> None:
     """The same, and it says so to whatever wants to know."""
     for epoch in range(2):
-        for part in (loader.sampler, loader.batch_sampler, loader.dataset):
+        held = getattr(loader.dataset, "order", None)
+        for part in (loader.sampler, loader.batch_sampler, loader.dataset, held):
             if getattr(part, "set_epoch", None):
                 part.set_epoch(epoch)
         for _ in loader:
@@ -145,6 +146,17 @@ class ShuffledStream(Stream):
         order = list(range(self.rows))
         random.Random(1000 + int(self.epoch)).shuffle(order)
         return map(self.make, order[self.share()])
+
+
+class SampledStream(Stream):
+    """Reads by a sampler that it holds, as PyTorchVideo's data sets do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = Shuffled(24)
+
+    def __iter__(self) -> Iterator[dict]:
+        return map(self.make, list(self.order)[self.share()])
 
 
 class Drawing(Stream):
@@ -395,6 +407,27 @@ CASES = [
         lambda: DataLoader(Rows(), batch_sampler=Steps(24)),
         LOOP,
         says="come in one order",
+    ),
+    twin(
+        "DP14",
+        "a sampler that a stream holds",
+        lambda: load(SampledStream()),
+        verdict="not decidable",
+        says="the order changes only after set_epoch",
+    ),
+    twin(
+        "DP14",
+        "a loop that tells a stream's sampler",
+        lambda: load(SampledStream()),
+        LOOP_BY_EPOCH,
+        verdict="pass",
+    ),
+    bug(
+        "DP14",
+        "persistent copies of a stream's sampler",
+        lambda: load(SampledStream(), persistent_workers=True),
+        LOOP_BY_EPOCH,
+        says="persistent workers miss it",
     ),
     twin("DP14", "no loop is given", distributed, RANKS, verdict="not decidable"),
     twin(

@@ -15,7 +15,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
 from millrace.audit.probes.batches import order
@@ -100,7 +100,8 @@ def set_epoch(target: Target, rank: Rank) -> Seen:
     if seen["parts"]:
         # One that keeps its iterator draws ahead: it hears of an epoch one late.
         seen["own"] = _notes(tap, (0, 1, 2) if tap.core is None else (0, 1))
-    if "dataset" in seen["parts"] and tap.core is not None and tap.core.persistent_workers:
+    is_copied = any(part.startswith("dataset") for part in seen["parts"])
+    if is_copied and tap.core is not None and tap.core.persistent_workers:
         main = Listener(target.loader(), rank, workers=0, max_batches=MOST_BATCHES)
         # Epoch 0 twice: what differs between the two is random, and not the epoch's.
         seen["main"] = _notes(main, (0, 1, 0))
@@ -368,6 +369,11 @@ def parts(tap: Listener, method: str = "") -> Seen:
             part = getattr(part, name, None)
         if part is not None and all(part is not known for known in listed.values()):
             listed[place] = part
+    # A stream may hold the sampler that it reads by.
+    if tap.original is not None and is_stream(tap.original):
+        for place, held in walk(tap.original.dataset, "dataset", limit=200):
+            if isinstance(held, Sampler):
+                listed.setdefault(place, held)
     return {
         name: part
         for name, part in listed.items()
