@@ -362,9 +362,17 @@ RAISED = {"raised": {"text": "RuntimeError: no"}}
     ],
 )
 def test_start_methods_are_compared_by_what_they_all_give(own, runs, verdict, words):
-    seen = {"workers": 2, "own": own, "sent": "spawn", "pickled": [], "runs": runs}
+    seen = {"workers": 2, "own": own, "sent": "spawn", "pickled": [], "runs": runs, "open": []}
     [finding] = judged("DP6", methods=[seen])
     assert finding.verdict == verdict and words in finding.cause
+
+
+@pytest.mark.parametrize("own", [None, "fork", "spawn"])
+def test_files_that_are_open_before_a_fork_are_shared(own):
+    seen = {"workers": 2, "own": own, "sent": "spawn", "pickled": [], "runs": [FORK, FORK, FORK]}
+    [finding] = judged("DP6", methods=[{**seen, "open": ["dataset.file"]}])
+    assert finding.verdict == ("pass" if own == "spawn" else "not decidable")
+    assert own == "spawn" or finding.cause.startswith("dataset.file is open before the fork")
 
 
 @pytest.mark.parametrize(

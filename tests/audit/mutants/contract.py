@@ -178,6 +178,13 @@ class FromFile:
         return {"x": numbers(index), "byte": self.file.read(1)[0]}
 
 
+class LeftOpen(FromFile):
+    """A file that is not sent to workers, and that those which are forked share."""
+
+    def __getstate__(self) -> dict:
+        return {**vars(self), "file": None}
+
+
 class Items(Rows):
     """Rows listed in `items`; `__len__` and `__getitem__` need not agree about them."""
 
@@ -414,6 +421,14 @@ CASES = [
     twin("DP6", "a partial as transform", lambda: scaled(partial(times, factor=2.0))),
     twin("DP6", "a callable class as transform", lambda: scaled(Times(2.0))),
     twin("DP6", "a shared value as factor", lambda: scaled(Shared(2.0)), methods=PICKLED),
+    twin(
+        "DP6",
+        "an open file that is not sent",
+        lambda folder: load(Rows(make=LeftOpen(folder, True))),
+        methods=("fork",),
+        verdict="not decidable",
+        says="dataset.make.file is open before the fork",
+    ),
     twin(
         "DP6",
         "a file opened by each worker",

@@ -109,6 +109,9 @@ def start_methods(seen: Seen) -> Findings:
             elsewhere.append(cause)
     if fails:
         return fails
+    if seen["open"] and own in (None, "fork"):
+        cause = f"{seen['open'][0]} is open before the fork: all workers share its position"
+        return undecided(cause, "a data set that opens it at first use in the worker")
     return passed("; ".join([f"equal samples under {own or 'fork and spawn'}", *elsewhere]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
@@ -14,14 +15,15 @@ from millrace.audit.runner import trace
 from millrace.audit.runner.listener import Listener, is_stream, reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
+from millrace.audit.runner.walk import walk
 
 SAMPLES = 4
 SENT = ("spawn", "forkserver")
 
 
 def methods(target: Target, rank: Rank) -> Seen | None:
-    """`pickled`: what cannot be sent; `runs`: the same samples by fork, by fork again, and by the
-    method `sent`."""
+    """`open`: files that the data set holds; `pickled`: what cannot be sent; `runs`: the same
+    samples by fork, by fork again, and by the method `sent`."""
     # As where it is the default: locks and shared values of the script are made for that method.
     torch.multiprocessing.set_start_method("spawn", force=True)
     loader = Listener(target.loader(), rank, workers=0).original
@@ -37,6 +39,7 @@ def methods(target: Target, rank: Rank) -> Seen | None:
         "own": own,
         "sent": own if own in SENT else "spawn",
         "runs": [],
+        "open": _open_files(loader.dataset),
         "pickled": _unpicklable_parts(loader),
     }
     if seen["pickled"]:
@@ -47,6 +50,15 @@ def methods(target: Target, rank: Rank) -> Seen | None:
     for method in ("fork", "fork", seen["sent"]):
         seen["runs"].append(_run(loader, drawn, method, rank))
     return seen
+
+
+def _open_files(data: Any) -> list[str]:
+    """The places of files that are open before workers start."""
+    places = []
+    for place, value in walk(data, "dataset", limit=1000):
+        if isinstance(value, io.BufferedReader) and not value.closed:
+            places.append(place)
+    return places
 
 
 def _run(loader: Any, drawn: list[Any], method: str, rank: Rank) -> Seen:
