@@ -425,6 +425,20 @@ def test_a_damaged_chunk_refuses_its_track_only(tmp_path):
     assert {track.id: track.refused for track in tracks} == refused
 
 
+def test_a_filter_that_is_not_installed_is_named(tmp_path):
+    options = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    options.set_filter(32001, h5py.h5z.FLAG_OPTIONAL)  # Blosc, as PyTables writes it
+    with h5_file(tmp_path) as h5:
+        add_group(h5, number(1), cqt(1))
+        values = h5.create_dataset(f"{ID}/cqt", (9, 84), "<f4", chunks=(9, 84), dcpl=options)
+        values.id.write_direct_chunk((0, 0), b"packed")
+    tracks = scanned(tmp_path)
+    assert {track.id: track.refused for track in tracks} == {number(1): "", ID: "unreadable"}
+    assert (
+        "packed by filter 32001, which is not installed: set HDF5_PLUGIN_PATH" in tracks[-1].problem
+    )
+
+
 def test_keys_of_the_jsonl_say_whose_data_sets_are_and_are_checked(tmp_path):
     with h5_file(tmp_path) as h5:
         h5["features/0001"], h5[f"{ID}/cqt"], h5[f"{ID}/chroma"] = cqt(1), cqt(2), cqt(3, bins=12)

@@ -99,3 +99,23 @@ def open_h5(path: str) -> Any:
         if "unable to lock" in str(error):
             raise refused_lock(path, error) from None
         raise
+
+
+def values_of(dataset: Any, where: Any = ()) -> Any:
+    """Values of a data set, all or those at `where`.
+
+    Raises OSError that names the filter by which they are packed, if it is not installed: the
+    library only says where it has looked for one.
+    """
+    import h5py
+
+    try:
+        return dataset[where]
+    except OSError as error:
+        creation = dataset.id.get_create_plist()
+        codes = [creation.get_filter(place)[0] for place in range(creation.get_nfilters())]
+        missing = [code for code in codes if not h5py.h5z.filter_avail(code)]
+        if not missing:
+            raise
+        words = f"packed by filter {missing[0]}, which is not installed: set HDF5_PLUGIN_PATH "
+        raise OSError(f"{words}to its folder, or unpack with h5repack -f NONE") from error

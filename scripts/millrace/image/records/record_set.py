@@ -175,7 +175,7 @@ class RecordSet:
 
 def _opened(path: Path) -> tuple[Shape, list[int]]:
     """What lies in a file of another program, and its labels."""
-    from millrace.common.loading.h5 import UNREADABLE, open_h5
+    from millrace.common.loading.h5 import UNREADABLE, open_h5, values_of
 
     try:
         with open_h5(str(path)) as h5:
@@ -184,9 +184,9 @@ def _opened(path: Path) -> tuple[Shape, list[int]]:
                 remedy = "Wait for their writer, or start it again"
                 raise MillraceError(problem, str(path.parent), remedy)
             shape = shape_of(h5, path)
-            labels = h5["labels"][()]
+            labels = values_of(h5["labels"])
             # Filters that are not installed are missed when values are read.
-            h5["images"][:1]
+            values_of(h5["images"], np.s_[:1])
     except UNREADABLE as error:
         problem = f"cannot be read ({first_line(error)})"
         raise MillraceError(problem, str(path), "Write it again, or move it away") from None

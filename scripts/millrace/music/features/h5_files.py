@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from millrace.common.errors import first_line
-from millrace.common.loading.h5 import UNREADABLE, open_h5
+from millrace.common.loading.h5 import UNREADABLE, open_h5, values_of
 from millrace.music.features import h5_labels as labels
 from millrace.music.features.decisions import checked_digest, decide_hop, time_axis
 from millrace.music.features.metadata import Record
@@ -294,4 +294,5 @@ def _blocks(track: Track, dataset: Any) -> Iterator[np.ndarray]:
     end = track.first + track.frames
     for low in range(track.first, end, step):
         high = min(low + step, end)
-        yield dataset[low:high] if track.time_axis == 0 else dataset[:, low:high]
+        where = np.s_[low:high] if track.time_axis == 0 else np.s_[:, low:high]
+        yield values_of(dataset, where)
