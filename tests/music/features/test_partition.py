@@ -453,6 +453,23 @@ def test_keys_of_the_jsonl_say_whose_data_sets_are_and_are_checked(tmp_path):
     }
 
 
+def test_a_jsonl_whose_pointers_have_slipped_gives_none_the_features_of_another(tmp_path):
+    first, second, third = ids = [f"ab_{number(seed)}" for seed in range(3)]
+    with h5_file(tmp_path) as h5:
+        for seed, name in enumerate(ids):
+            add_group(h5, name, cqt(seed), {"hop_s": 0.02})
+            write_mm(tmp_path, name, cqt(seed))
+    slipped = {first: second, second: third, third: first}
+    records = {
+        "a.h5": [Record(name, h5="a.h5", key=f"{other}/cqt") for name, other in slipped.items()],
+        "ab": [Record(name, mm=f"ab/{other}.mm") for name, other in slipped.items()],
+    }
+    tracks = scanned(tmp_path, mm=["ab"], records=records)
+    assert [track.refused for track in tracks] == ["wrong_pointer"] * 6
+    words = f"the JSONL points {first} to features of {second}: mend the JSONL"
+    assert [track.problem for track in tracks if track.id == first] == [words] * 2
+
+
 def test_of_two_tracks_of_one_id_the_one_that_the_jsonl_points_to_is_read(tmp_path):
     with h5_file(tmp_path) as h5:
         add_group(h5, "copied", cqt(1), {"youtube_id": ID})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -50,6 +50,16 @@ def float_type(size: int, shape: Sequence[int], origin: str) -> str:
             return dtype
     words = f"{size} bytes are no float16 or float32 values of shape {list(shape)} ({origin})"
     raise Refused("wrong_shape", words)
+
+
+def check_owner(number: str, owner: str, listed: Container[str]) -> None:
+    """Raise Refused if the JSONL points a recording to what is named after another that it lists.
+
+    If its lines have slipped, each recording would get the features of its neighbour.
+    """
+    if owner != number and owner in listed:
+        words = f"the JSONL points {number} to features of {owner}: mend the JSONL"
+        raise Refused("wrong_pointer", words)
 
 
 def decide_hop(

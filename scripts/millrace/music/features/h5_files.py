@@ -16,7 +16,12 @@ import numpy as np
 from millrace.common.errors import first_line
 from millrace.common.loading.h5 import UNREADABLE, open_h5, values_of
 from millrace.music.features import h5_labels as labels
-from millrace.music.features.decisions import checked_digest, decide_hop, time_axis
+from millrace.music.features.decisions import (
+    check_owner,
+    checked_digest,
+    decide_hop,
+    time_axis,
+)
 from millrace.music.features.metadata import Record
 from millrace.music.features.roots import regular_file
 from millrace.music.features.track import BY_H5PY, CHUNKS, H5, RAW, Contract, Refused, Track
@@ -151,6 +156,7 @@ def _tracks_of(
         try:
             if problem:
                 raise problem
+            check_owner(track.id, dataset.owner, pointers.by_id)
             _describe(track, dataset, pointers.by_id.get(part.id), contract)
             _place(track, dataset.values, chunk_grid)
             track.crc = checked_digest(_blocks(track, dataset.values))

@@ -16,7 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from millrace.common.errors import first_line
-from millrace.music.features.decisions import checked_digest, decide_hop, float_type, time_axis
+from millrace.music.features.decisions import (
+    check_owner,
+    checked_digest,
+    decide_hop,
+    float_type,
+    time_axis,
+)
 from millrace.music.features.metadata import Record
 from millrace.music.features.roots import regular_file
 from millrace.music.features.track import MM, RAW, Contract, Refused, Track
@@ -47,6 +53,7 @@ def read_folder(
             try:
                 if len(ids) > 1:
                     raise Refused("shared_file", f"{len(ids)} mm_path of the JSONL lead to it")
+                check_owner(number, Path(file).stem, by_id)
                 _read(Path(root) / file, track, by_id.get(number, Record(number)), contract)
             except Refused as refused:
                 track.refuse(refused.reason, str(refused))
