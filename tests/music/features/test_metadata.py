@@ -287,6 +287,7 @@ def test_two_files_of_a_folder_that_may_be_one_split_are_refused(tmp_path):
     [
         ("[]", "not a split"),
         ("{", "cut off"),
+        ("0\t1\tA tune\n", r"not valid JSON \(.*\)\. Bring .* as JSON of cliques"),  # of SHS100K
         ('{"C": 1}', "not a split"),
         ('{"C": [], "D": [], "C": []}', "C stands twice"),
     ],

@@ -60,7 +60,8 @@ def read_split(path: str | os.PathLike, name: str) -> Split:
         problem = f"cannot be read: {error.strerror}"
         raise MillraceError(problem, where, _REMEDY) from None
     except jsonl.BadJson as error:
-        raise MillraceError(str(error), where, "Bring the file again") from None
+        remedy = "Bring the file again, as JSON of cliques, each a list of versions with youtube_id"
+        raise MillraceError(str(error), where, remedy) from None
     if not _are_cliques(cliques):
         problem = "not a split: cliques, each a list of versions with youtube_id, are expected"
         raise MillraceError(problem, where, _REMEDY)
