@@ -546,6 +546,23 @@ def test_values_that_lie_in_other_files_are_refused(tmp_path):
     np.testing.assert_array_equal(WindowReader(index).read(0, 30, 50), values[30:80].T)
 
 
+def test_floats_that_numpy_lacks_are_read_by_the_library_and_those_beyond_float64_refused(tmp_path):
+    values = cqt(1, 200)
+    bfloat16 = h5py.h5t.IEEE_F32LE.copy()
+    bfloat16.set_fields(15, 7, 8, 0, 7)  # sign, exponent, mantissa
+    bfloat16.set_size(2)
+    bfloat16.set_ebias(127)
+    with h5_file(tmp_path) as h5:
+        add_group(h5, number(1), values.astype(np.longdouble))
+        space = h5py.h5s.create_simple(values.shape)
+        stored = h5py.h5d.create(h5.create_group(ID).id, b"cqt", bfloat16, space)
+        stored.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    refused = {track.id: track.refused for track in scanned(tmp_path)}
+    assert refused == {number(1): "dtype", ID: ""}
+    window = WindowReader(indexed(tmp_path)).read(0, 30, 50)
+    np.testing.assert_allclose(window, values[30:80].T, rtol=2**-8)
+
+
 def test_every_id_that_a_file_names_is_a_track_or_refused(tmp_path):
     with h5_file(tmp_path) as h5:
         for name in ("0bcdefghijk/cqt", "1bcdefghijk/data", "group_attr/1", "flat"):
