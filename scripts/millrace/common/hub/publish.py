@@ -121,9 +121,9 @@ def make_plan(files: Iterable[File], tree: Iterable[Any]) -> Plan:
             plan.same.append(file)
         else:
             plan.changes.append(file)
-    for path in sorted(remote):
+    for path, entry in remote.items():
         if path.startswith(DATA):
-            plan.deletes.append(File(path, remote[path].size, "", b""))
+            plan.deletes.append(File(path, entry.size, "", b""))
     return plan
 
 
