@@ -249,7 +249,8 @@ def test_a_large_first_publication_is_whole_with_its_card_and_later_changes_are_
         assert 4 <= len(commits) <= 5
         assert ["README.md" in commit["files"] for commit in commits[:2]] == [True, False]
 
-        publish(hub, [card, *many(tmp_path / "one.tar", 44, b"y")])
+        changed = File.of("README.md", CARD + b"\n")
+        publish(hub, [changed, *many(tmp_path / "one.tar", 44, b"y")])
         assert len(history(tmp_path / "hub")) == len(commits) + 1
         assert tree(hub).keys() == wanted(files).keys()
 
