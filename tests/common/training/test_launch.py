@@ -195,7 +195,12 @@ def test_several_launchers_on_a_node_are_refused(monkeypatch, caplog, nodes, fla
         ("exit 143", 1, ""),
         ("echo 'srun: error: Node failure on n1' >&2; exit 75", 1, "node n1 (ranks 2-3) was lost"),
         ("echo 'srun: error: n1: task 1: Killed' >&2; exit 9", 1, "node n1 (ranks 2-3) was lost"),
-        ("echo 'srun: error: Node failure on n2' >&2; exit 9", 1, "n2 (no rank yet) was lost"),
+        # srun ends the tasks of other nodes then.
+        (
+            "echo 'srun: error: Node failure on n2\nsrun: error: n1: task 1: Killed' >&2; exit 9",
+            1,
+            "n2 (no rank yet) was lost",
+        ),
     ],
 )
 def test_a_node_that_is_lost_is_named(program, monkeypatch, caplog, script, code, said):

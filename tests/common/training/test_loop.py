@@ -24,6 +24,7 @@ from millrace.common import settings as common_settings
 from millrace.common.errors import MillraceError
 from millrace.common.stopping import REQUEUE_EXIT_CODE
 from millrace.common.training import loop, run_log, seeding
+from millrace.common.training.meters import Window
 from millrace.common.training.position import Position
 from millrace.common.training.ranks import Exchange, Ranks
 from millrace.common.training.schedule import Schedule
@@ -272,13 +273,21 @@ def test_mixed_precision_learns_with_weights_in_float32(tmp_path, precision):
     assert result.evaluations[steps[-1]]["mse"] < 0.5 * result.evaluations[0]["mse"]
 
 
-def test_a_run_in_half_precision_goes_on_with_its_scale(tmp_path):
+def test_a_run_in_half_precision_goes_on_with_its_scale(tmp_path, monkeypatch):
+    scales, backward = [], Updates.backward
+
+    def noted(updates: Updates, *args: Any) -> None:
+        scales.append(updates._scale)
+        backward(updates, *args)
+
+    monkeypatch.setattr(Updates, "backward", noted)
     settings = {"precision": "16-mixed", "max_steps": 8, "save_steps": 4}
     alone = run(tmp_path / "alone", settings, {})
     assert forked(tmp_path / "killed", settings, {"fault": "kill", "at_step": 6}) == -signal.SIGKILL
     result = run(tmp_path / "killed", settings, {})
     assert result.resumed_step == 4 and result.digest == alone.digest
     assert exact(tmp_path / "killed") == exact(tmp_path / "alone")
+    assert scales[8:] == scales[4:8]
 
 
 @pytest.mark.parametrize(
@@ -515,6 +524,22 @@ def test_what_a_loader_draws_without_an_address_is_new_in_every_step(tmp_path, m
     monkeypatch.setattr(TinyTask, "loader", drawing)
     run(tmp_path, {"epochs": 2}, {"size": 9})
     assert len(set(drawn)) == len(drawn) == 6
+
+
+def test_what_a_loader_draws_without_an_address_is_another_on_each_rank():
+    drawn = []
+    for rank in range(2):
+        run_here: Any = SimpleNamespace(
+            ranks=Ranks(rank, 2, rank, 2),
+            position=Position(),
+            settings=LoopSettings(),
+            task=SimpleNamespace(batch_ids=list),
+            window=Window(torch.device("cpu")),
+            device=torch.device("cpu"),
+        )
+        batches = (torch.rand(1) for _ in range(1))
+        drawn.append(float(loop._Loop._next(run_here, batches, 0).batch))
+    assert drawn[0] != drawn[1]
 
 
 def test_each_group_of_a_tasks_optimiser_has_its_own_rate(tmp_path, monkeypatch):

@@ -140,6 +140,7 @@ def test_two_ranks_see_every_sample_once_an_epoch_and_end_with_the_same_weights(
     assert len({jsonl.read(folder / f"rank.{rank}.json")["digest"] for rank in range(2)}) == 1
     whole = values(folder, "epoch_samples", "epoch")
     assert whole == [37] * epochs
+    assert values(folder, "samples")[-1] == 37 * epochs
     trained = [line["counts"]["samples"] for line in lines(folder) if line["event"] == "train"]
     assert name == "killed" or sum(trained) == 37 * epochs
 
