@@ -278,6 +278,8 @@ def test_a_tar_spelled_in_two_ways_or_reached_through_links_is_one_tar(tars, mon
     assert tars_paths.one_spelling(list(map(str, linked))) == {
         str(path): str(path) for path in linked
     }
+    spelled = ["./folder_link/shard_00/audio_16k.tar", str(linked[0])]
+    assert set(tars_paths.one_spelling(spelled).values()) == {spelled[1]}
 
 
 def test_paths_without_links_are_those_of_the_library(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@ where."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import shutil
@@ -185,6 +186,10 @@ def test_a_sample_is_not_taken_for_a_batch_that_was_announced(tmp_path):
     samples.will_need(np.array([5, 0], np.int32))
     assert samples[5] == alone
     assert samples.read(np.array([5, 0])) == [alone, samples[0]]
+    # Of those that are never read only the last ones are kept.
+    for rows in itertools.permutations(range(6), 2):
+        samples.will_need(np.array(rows))
+    assert len(samples._announced) == 16
 
 
 def test_members_of_no_sample_are_counted_by_reason(tmp_path):
@@ -323,6 +328,8 @@ def test_an_index_is_kept_where_it_can_be_written(tmp_path):
         (["a.tar", "link"], "named twice"),
         (["a.tar", "hard link"], "named twice"),
         (["none.tar", "none.tar"], "named twice"),
+        # A file of that name, and no pattern.
+        (["a[1].tar", "a[1].tar"], "named twice"),
         (b"a.tar", r"paths is b'a.tar'\. Give a list"),
         (None, r"paths is None\. Give a list"),
         ([5], r"one of paths is 5\. Give a path"),
@@ -334,6 +341,7 @@ def test_an_index_is_kept_where_it_can_be_written(tmp_path):
 def test_paths_that_name_nothing_or_a_tar_twice_are_refused(tmp_path, monkeypatch, paths, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.tar").touch()
+    (tmp_path / "a[1].tar").touch()
     (tmp_path / "link").symlink_to("a.tar")
     (tmp_path / "hard link").hardlink_to("a.tar")
     with pytest.raises(MillraceError, match=words):
