@@ -132,9 +132,10 @@ def write_cells(
 
 
 def _cell(name: str, value: Any) -> object:
-    if value is None or value != value:
-        return ""
-    return int(value) if name in _WHOLE else value
+    # Cells of a CSV that was read are text.
+    if name in _WHOLE and value not in (None, ""):
+        return int(float(value))
+    return value
 
 
 def write_index(path: str | os.PathLike, tables: Iterable[pa.Table]) -> None:
