@@ -122,7 +122,7 @@ class CsvManifest:
             rows = []
             for row in grouped[partition]:
                 if row["key"] in made:
-                    rows.append(row | {"status": PENDING, "error_message": ""})
+                    rows.append(row | {"status": PENDING})
                 elif row["status"] == COMPLETED:
                     _refuse_unknown_tars(partition, output_dir, row["key"])
                 else:
