@@ -71,7 +71,6 @@ def plan_rest(
     `whole` gives the plan of the whole epoch for a number of ranks. The last stretch is replanned
     only if its world size differs: else go on in that plan at its step.
     """
-    spans = [(world, steps) for world, steps in spans if steps]
     worlds = [world for world, _ in spans] + [world_size]
     plan = whole(worlds[0])
     for (_, steps), world in zip(spans, worlds[1:], strict=True):
