@@ -1,10 +1,13 @@
 """What a country's shards come to: final statuses, balance, lists, sweeping."""
 
+import errno
 import json
 import os
 import random
 import re
+import shutil
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -83,7 +86,9 @@ def test_an_emptied_partition_is_swept_and_strangers_stay(chain):
     assert list(chain.shards_dir.rglob("germany-train-1-*.tar"))
 
 
-def test_an_alignment_file_that_is_damaged_in_its_middle_is_a_reject_of_the_same_run(chain):
+def test_an_alignment_file_that_is_damaged_in_its_middle_is_a_reject_of_the_same_run(
+    chain, monkeypatch
+):
     alignment = chain.aligned("germany", "rec_0001")
     edit(alignment, lambda value: value["segments"][1].update(human_text="long " * 2000))
     alignment.write_bytes(alignment.read_bytes().replace(b"long long", b"long \xff long", 1))
@@ -95,6 +100,14 @@ def test_an_alignment_file_that_is_damaged_in_its_middle_is_a_reject_of_the_same
     assert files["rejected"] == {"json_encoding": 1}
     rejects = pd.read_csv(chain.shards_dir / "germany_rejects.csv")
     assert rejects.file.tolist() == [alignment.name] and rejects.segment.isna().all()
+
+    def copy_half(source: str, target: Path) -> None:
+        Path(target).write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device", target)
+
+    monkeypatch.setattr(shutil, "copyfile", copy_half)
+    assert chain.merge_shards("germany", "--max-error-fraction", "1") == 1
+    assert pd.read_csv(chain.shards_dir / "germany_rejects.csv").equals(rejects)
 
 
 def test_too_many_errors_are_listed(chain, capfd):
