@@ -66,6 +66,12 @@ def test_the_original_command_writes_the_index(tree):
     reasons = [json.loads(line)["reason"] for line in (tree / "cache/rejects.jsonl").open()]
     assert reasons == ["broken_line", "constant"]
 
+    # A recording in both kinds of file.
+    write_mm(tree / "mm", "-_1AAAAAAAA", cqt(1).T)
+    assert build_feature_index.main(shlex.split(f"{TYPED} --prefer mm")) == 0
+    index = FeatureIndex("cache/discogs_h5_index.pt")
+    assert index.track(index.find(["-_1AAAAAAAA"])[0]).source == "mm"
+
 
 @pytest.mark.parametrize(
     "arguments, words",
