@@ -179,6 +179,8 @@ def test_the_page_shows_in_what_runs_differ(built):
         run.metrics["seconds"], run.metrics["test"]["loss"] = 7200.0, 4 * cer
         for rates in (run.rates["test"]["overall"], run.rates["dev"]["overall"]):
             rates |= {"cer": cer, "wer": 2 * cer, "seconds": 7200.0}
+    # The tiles are of the best on test, whatever dev says.
+    first.rates["dev"]["overall"]["cer"] = 0.125
     del second.rates["test"]["by_duration"]["b_0_0.1"]
     del first.rates["dev"]["by_duration"]["b_0_0.1"]
     second.hypotheses = second.hypotheses[1:]

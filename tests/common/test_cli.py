@@ -83,6 +83,7 @@ def test_an_error_is_one_line_with_and_without_its_parts(capsys, arguments, text
         (errno.ENOTDIR, "results/x.tar: Not a directory. Name a place"),
         (errno.ENAMETOOLONG, "results/x.tar: File name too long. Name a place"),
         (errno.ENOENT, "snakemake --forcerun results/x.tar"),
+        (errno.EIO, "snakemake --forcerun results/x.tar"),
         (RuntimeError("flush failed (file write failed: errno = 28, buf = 0x1)"), "disk is full"),
         (RuntimeError("flush failed (file write failed: errno = 27, buf = 0x1)"), "ulimit -f"),
     ],

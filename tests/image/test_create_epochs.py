@@ -57,10 +57,12 @@ def test_a_stop_exits_with_the_code_of_a_requeue_and_the_same_command_goes_on(tm
 
 @pytest.mark.parametrize("is_child", [True, False])
 def test_only_the_producer_of_a_trainer_ends_with_its_parent(monkeypatch, is_child):
+    before = signal.getsignal(signal.SIGTERM)
     with create_epochs._stopping(end_with_parent=is_child) as is_stopped:
         assert not is_stopped()
         monkeypatch.setattr(os, "getppid", lambda: 1)
         assert is_stopped() == is_child
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_no_kill_of_either_side_skips_or_repeats_a_record_or_shows_half_a_file(tmp_path):
