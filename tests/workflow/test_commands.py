@@ -109,6 +109,9 @@ def test_every_named_file_and_parameter_is_in_the_command(jobs: dict[str, dict])
         said = set(re.findall(r"\{(?:input|output|params)\.(\w+)", rule["shell"]))
         unsaid = {*rule["inputs"], *rule["outputs"], *rule["params"]} - said
         assert unsaid == FOUND_BY_THE_STEP.get(name, set()), name
+    # A flag that is written in a rule would not follow the config.
+    for rules in (ROOT / "rules").glob("*.smk"):
+        assert not re.search(r'= *f?"--', rules.read_text()), rules.name
 
 
 def test_a_flag_carries_the_file_or_parameter_that_is_called_like_it(jobs: dict[str, dict]):
