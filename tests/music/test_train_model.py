@@ -62,6 +62,7 @@ def test_a_run_writes_the_originals_names_and_models_in_the_published_form(whole
     noted = json.loads((run_folder / "run.json").read_text())["run"].keys()
     free = set(conf.read(arguments)) - noted
     assert noted - set(conf.read(arguments)) == {"plan"}
+    assert not any(key.startswith("path.") for key in noted)
     assert {key for key in free if not key.startswith("path.")} == {
         *("conf", "jobname", "fabric.nnodes", "fabric.ngpus", "fabric.accelerator"),
         *("data.nworkers", "data.prefetch_factor", "data.persistent_workers", "data.pin_memory"),
