@@ -127,6 +127,7 @@ def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tm
     good, bad = write(tmp_path / "a.flac", speech((1, 0))), tmp_path / "b.txt"
     bad.write_text("no audio")
     missing, output = tmp_path / "c.flac", tmp_path / "x.jsonl"
+    output.touch()  # as mktemp does
     arguments = ["--model", str(model), good, str(bad), str(missing)]
     assert transcribe.main([*arguments, "--output", str(output), "--language", "de"]) == 1
     lines = [json.loads(line) for line in output.read_text().splitlines()]

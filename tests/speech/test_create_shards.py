@@ -104,9 +104,10 @@ BAD = (
     "--max-shard-size-gb 0",
     "--audio-format aac",
 )
+BY_HAND = "--output-dir x --manifest-dir m --country a --index i"
 
 
-@pytest.mark.parametrize("flags", ["--output-dir x", *(f"{FILES} {bad}" for bad in BAD)])
+@pytest.mark.parametrize("flags", ["--output-dir x", BY_HAND, *(f"{FILES} {bad}" for bad in BAD)])
 def test_flags_that_are_missing_or_make_no_sense(flags):
     with pytest.raises(SystemExit, match="2"):
         main(flags.split())
