@@ -101,33 +101,39 @@ def order_of_epochs(
     plain = [orders_of(epoch.batches for epoch in rank[:2]) for rank in epochs]
     after = [orders_of(rank.own) for rank in told]
     finding = _judged(plain, after, told, dataset, loop)
-    # What has no end is begun once; nobody sees its second epoch.
-    has_end = any(epoch.ended or epoch.length for rank in epochs for epoch in rank)
-    if finding.verdict == "fail" and not has_end:
-        cause = f"no end in {len(epochs[0][0].batches)} batches: {finding.cause}"
-        finding = undecided(cause, NEED_END)
-    may_be_all = len(loop["orders"]) < 2 and _is_of_steps(epochs[0][0], dataset)
-    if finding.verdict == "fail" and may_be_all:
-        finding = _begun_once(loop)
+    if finding.verdict == "fail":
+        finding = _unless_begun_once(finding, epochs, dataset, loop)
     shown = {}
     for epoch, order in enumerate(plain[0]):
         shown[f"epoch {epoch}"] = _flat(order)[:EXAMPLES]
     return replace(finding, evidence=shown)
 
 
-def _is_of_steps(epoch: Epoch, dataset: Dataset) -> bool:
-    """Whether one pass is all that is trained: it draws the rows of the data set several times."""
-    sizes = [len(batch.indices or ()) for batch in epoch.batches]
-    draws = (epoch.length or 0) * max(sizes, default=0)
-    return bool(dataset.rows) and draws >= 2 * (dataset.rows or 0)
-
-
-def _begun_once(loop: Seen) -> Finding:
-    """The finding of a loader whose passes are alike, if training may be one of them."""
+def _unless_begun_once(
+    failure: Finding, epochs: list[list[Epoch]], dataset: Dataset, loop: Seen
+) -> Finding:
+    """The failure of a loader whose passes are alike, unless training may be one of them."""
+    first = epochs[0][0]
+    # What has no end is begun once; nobody sees its second epoch.
+    has_end = any(epoch.ended or epoch.length for rank in epochs for epoch in rank)
+    if not has_end:
+        cause = f"no end in {len(first.batches)} batches: {failure.cause}"
+        return undecided(cause, NEED_END)
+    if len(loop["orders"]) > 1 or not _is_of_steps(first, dataset):
+        return failure
     cause = "a pass draws each sample several times, and every pass has one order"
     if loop["orders"]:
         return passed(f"{cause}; the loop begins one")
     return undecided(cause, "--loop module:function, to see whether it begins more than one pass")
+
+
+def _is_of_steps(epoch: Epoch, dataset: Dataset) -> bool:
+    """Whether one pass is all that is trained: it draws the rows of the data set several times."""
+    if not dataset.rows:
+        return False
+    sizes = [len(batch.indices or ()) for batch in epoch.batches]
+    draws = (epoch.length or 0) * max(sizes, default=0)
+    return draws >= 2 * dataset.rows
 
 
 def _flat(order: Order) -> list[Any]:
