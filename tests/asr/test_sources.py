@@ -474,8 +474,18 @@ def test_a_manifest_of_a_shard_that_is_missing_among_others_is_said(tars):
         text = json.dumps({**row, "tar_path": str(tars.paths[number])})
         (folder / f"manifest_{number}.json").write_text(text)
     (note,) = tars.sync().notes
-    assert note.startswith(f"{folder}/manifest_3.json is not there, though manifest_4.json is")
-    (folder / "manifest_4.json").rename(folder / "manifest_3.json")
+    assert note.startswith(f"{folder}/manifest_3.json is missing, the first of 1 manifest between")
+    (folder / "manifest_4.json").rename(folder / "manifest_7.json")
+    (note,) = tars.sync().notes
+    assert note.startswith(f"{folder}/manifest_3.json is missing, the first of 4 manifests between")
+    (folder / "manifest_7.json").rename(folder / "manifest_3.json")
+    assert tars.sync().notes == []
+
+
+def test_a_folder_called_like_nemos_may_hold_manifests_of_other_names(tars):
+    folder = tars.folder / "sharded_manifests"
+    (tars.folder / "manifests").rename(folder)
+    tars.settings.manifest_dir = str(folder)
     assert tars.sync().notes == []
 
 

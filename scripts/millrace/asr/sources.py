@@ -56,6 +56,7 @@ class ManifestFacts(NamedTuple):
     """What is known of a manifest. Of Parquet only the tars."""
 
     tars: list[str]
+    rows: int | None
     content: str  # rows and their digest, in words
     broken_lines: int
     first_broken: str  # what is wrong with the first broken line, and its number
@@ -65,7 +66,7 @@ class ManifestFacts(NamedTuple):
         """A row of the table of manifests."""
         content = f"{row['rows']} rows, {row['content']}" if "content" in row else ""
         broken_lines, first_broken = row.get("broken") or (0, "")
-        return cls(row["tars"], content, broken_lines, first_broken)
+        return cls(row["tars"], row.get("rows"), content, broken_lines, first_broken)
 
 
 class _Manifests:
@@ -205,7 +206,7 @@ def _row_notes(facts: Mapping[str, ManifestFacts]) -> list[str]:
         if known.broken_lines:
             count = counted(known.broken_lines, "broken line")
             notes.append(f"{path}, {known.first_broken} ({count}, rejected)")
-        if known.content.startswith("0 rows,"):
+        if known.rows == 0:
             notes.append(f"{path} has no rows: write it again, or remove it")
     return notes
 
@@ -223,11 +224,13 @@ def _unread_notes(files: Mapping[str, list[str]], manifest_dir: str) -> list[str
 
 
 def _shard_notes(paths: Iterable[str]) -> list[str]:
-    """A line for each gap in the numbers of NeMo's manifests of one shard."""
-    return [
-        f"{missing} is not there, though {after.name} is: the rows of that shard are not read"
-        for missing, after in manifest_files.missing_shards(paths)
-    ]
+    """A line for each folder of NeMo's manifests of one shard in which some are missing."""
+    notes = []
+    for gap in manifest_files.missing_shards(paths):
+        count = counted(gap.manifests, "manifest")
+        problem = f"{gap.first} is missing, the first of {count} between others"
+        notes.append(f"{problem}: the rows of their shards are not read")
+    return notes
 
 
 def _missing_notes(tars: Mapping[str, dict], notes: list[str], manifest_dir: str) -> list[str]:

@@ -4,7 +4,6 @@ NeMo's, and whether numbered pieces are complete."""
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
 import re
 from collections import defaultdict
@@ -51,7 +50,7 @@ SUFFIXES = (
 )
 
 _NEMO_WHOLE = re.compile(r"tarred_audio_manifest(_version_\d+)?\.json")
-_NEMO_SHARD = re.compile(r"manifest_\d+\.json")
+_NEMO_SHARD = re.compile(r"manifest_(\d+)\.json")
 _NEMO_BUCKET = re.compile(r"bucket_?\d+")
 _PIECE = re.compile(rf"({'|'.join(SPLITS)})[-_.](.+)")
 # What dev and test are called elsewhere begins so.
@@ -158,20 +157,28 @@ def _nemo(folder: str) -> list[str]:
     return found
 
 
-def missing_shards(paths: Iterable[str]) -> list[tuple[Path, Path]]:
-    """Manifests of one shard that are not there, each with the next one that is; those behind the
-    last cannot be known."""
+class MissingShards(NamedTuple):
+    """What is missing between the numbers of NeMo's manifests in a folder; behind the last one it
+    cannot be known."""
+
+    first: Path  # of the manifests that are missing
+    manifests: int
+
+
+def missing_shards(paths: Iterable[str]) -> list[MissingShards]:
+    """What is missing in each folder `sharded_manifests` that has gaps."""
     shards: dict[Path, set[int]] = defaultdict(set)
     for path in map(Path, paths):
-        if path.parent.name == SHARDED:
-            shards[path.parent].add(int(path.stem.removeprefix("manifest_")))
+        shard = _NEMO_SHARD.fullmatch(path.name)
+        if shard and path.parent.name == SHARDED:
+            shards[path.parent].add(int(shard[1]))
 
     missing = []
     for folder, numbers in shards.items():
-        for before, after in itertools.pairwise(sorted(numbers)):
-            if after > before + 1:
-                names = (f"manifest_{before + 1}.json", f"manifest_{after}.json")
-                missing.append((folder / names[0], folder / names[1]))
+        count = max(numbers) + 1 - min(numbers) - len(numbers)
+        if count:
+            first = min(number + 1 for number in numbers if number + 1 not in numbers)
+            missing.append(MissingShards(folder / f"manifest_{first}.json", count))
     return missing
 
 
