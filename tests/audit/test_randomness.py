@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,6 +104,21 @@ def test_a_second_epoch_is_read_by_all_ranks_with_the_workers_of_the_first(
     target = SimpleNamespace(loader=lambda: loader, options=Options("module:good"))
     out_of_time = rank(0, 1, tmp_path, 0.0)
     assert len(epochs(target, out_of_time)) == count
+
+
+def test_workers_that_seed_by_the_clock_do_so_a_second_apart(tmp_path):
+    times = tmp_path / "times"
+
+    def note_time(worker: int) -> None:
+        time.sleep(0 if times.exists() else 0.5)  # the first start takes longer
+        with times.open("a") as lines:
+            print(time.time(), file=lines)
+
+    loader = plain.good(num_workers=1, worker_init_fn=note_time)
+    target = SimpleNamespace(loader=lambda: loader, options=Options("module:good"))
+    epochs(target, Clock(0, 1, tmp_path, 0.0, [1000.0]))
+    first, second = map(float, times.read_text().split())
+    assert second - first >= 1
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -520,13 +536,11 @@ DRAWN = [[index] for index in FIRST]
 PAIRS = [[index, index + 1] for index in FIRST]
 TURNED = [pair[::-1] for pair in PAIRS]  # other orders of rows, but not of batches
 DEAF = {"parts": ["sampler"], "flags": {}, "own": [], "main": []}
-LEFT = {"calls": [], "numbers": [[0], [0]]}
 COUNTING = DEAF | {"parts": [], "numbers": ["dataset.epoch"]}
 HEARS = DEAF | {"own": [notes(ONE), notes(OTHER)]}
 NO_SHUFFLE = "no shuffle: the order is fixed"
 SHUFFLED = {"shuffled_by": ["random.shuffle"]}
 CALLS_IN_VAIN = "and the loop calls [['a', 0]]"
-
 FIXES = {
     CALLS_IN_VAIN: "Call loader.sampler.set_epoch(epoch) before each epoch",
     "which the loop does not call": "Call loader.sampler.set_epoch(epoch) before each epoch",

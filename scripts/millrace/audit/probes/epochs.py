@@ -60,12 +60,11 @@ def epochs(target: Target, rank: Rank) -> list[Seen]:
     tap = Listener(loader, rank, options.workers, options.start_method)
     seen = []
     rank.all_agree(True)  # to begin together
-    began = 0.0
+    may_seed = getattr(tap.original, "worker_init_fn", None) is not None
     for epoch in range(options.epochs):
         # Seeds by the clock, in seconds, differ between epochs that last longer than these.
-        if getattr(tap.original, "worker_init_fn", None) is not None:
-            time.sleep(max(0.0, began + 1 - time.monotonic()))
-        began = time.monotonic()
+        if epoch and may_seed:
+            time.sleep(1)
         promised = length(loader)
         tap.run(share=1 / (options.epochs - epoch))
         batches = tap.notes(epoch)

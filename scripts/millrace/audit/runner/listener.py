@@ -342,7 +342,8 @@ class Functions:
 
         def noted(*args: Any, **named: Any) -> Any:
             result = seed(*args, **named)
-            self.seeded.setdefault(name, states({})[name])
+            if name not in self.seeded:
+                self.seeded[name] = states({})[name]
             return result
 
         return noted
