@@ -21,6 +21,7 @@ from millrace.audit.probes.epochs import _is_order, _numbers, _shuffling, epochs
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options
 from tests.audit import plain
+from tests.audit.mutants.order import SampledStream
 from tests.audit.ranks import BesideALateOne, Clock
 from tests.audit.running import judged
 
@@ -132,6 +133,21 @@ def test_an_epoch_that_is_told_is_read_without_workers_too_if_they_go_on(tmp_pat
     assert ("main" in seen) == persistent
 
 
+class ToldStream(SampledStream):
+    def set_epoch(self, epoch: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("stream", "parts"), [(SampledStream(), ["dataset.order"]), (ToldStream(), ["dataset"])]
+)
+def test_a_stream_that_is_told_the_epoch_is_to_tell_the_sampler_that_it_holds(
+    tmp_path, stream, parts
+):
+    loader = DataLoader(stream, 4)
+    target = SimpleNamespace(loader=lambda: loader, options=Options("module:loader"))
+    assert set_epoch(target, Clock(0, 1, tmp_path, 0.0, [1000.0]))["parts"] == parts
+
+
 @dataclass(frozen=True)
 class Ticking(Clock):
     """A second less is left whenever one asks."""
@@ -178,6 +194,7 @@ def epoch(ids: list[int], ended: bool = True, **settings: object) -> dict:
 
 LOOK = {"together": True, "torch": "2"}
 LOOP = {"evaluation": None, "joins": False, "calls": None, "orders": [], "numbers": []}
+LOOP |= {"ended": True}
 SOURCE = {"iterable": True, "complete": True, "all_drawn": True, "stable": ["", "id"]}
 SOURCE |= {"reordered": False, "shuffled_by": [], "frameworks": [], "makes_batches": False}
 SOURCE["samples"] = [sample for note in notes(list(range(48))) for sample in note["samples"]]
@@ -582,6 +599,7 @@ FIXES = {
         # A stream that has no set_epoch: the loop may set its epoch, and does, or does not.
         (COUNTING, SHUFFLED, {}, "not decidable", "unless the loop sets dataset.epoch"),
         (COUNTING, SHUFFLED, {"calls": [], "numbers": [[0], [1]]}, "not decidable", "as it does"),
+        (COUNTING, SHUFFLED, {"calls": [], "numbers": [[1]]}, "not decidable", "unless the loop"),
         (
             COUNTING,
             SHUFFLED,
@@ -618,6 +636,20 @@ def test_of_many_batches_the_order_counts_and_not_that_of_the_rows_in_one(batche
     )
     told = DEAF | {"flags": {"sampler.shuffle": True}}
     [finding] = said("DP14", epochs=[[first, second]], set_epoch=[told], source=[MAPPED])
+    assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("passes", "ended", "verdict"),
+    [(1, True, "pass"), (1, False, "not decidable"), (2, False, "fail")],
+)
+def test_a_pass_of_many_epochs_is_the_only_one_of_a_loop_that_has_ended(passes, ended, verdict):
+    ranks = of_workers([[FIRST, FIRST]] * 2, has_sampler=True)
+    read = [{**part, "length": len(part["batches"])} for [part] in ranks]
+    told = DEAF | {"flags": {"sampler.shuffle": True}}
+    loop = LOOP | {"calls": [], "orders": [DRAWN] * passes, "ended": ended}
+    source = MAPPED | {"rows": 8}
+    [finding] = said("DP14", epochs=[read], set_epoch=[told], source=[source], loop=[loop])
     assert finding.verdict == verdict
 
 

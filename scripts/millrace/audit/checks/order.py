@@ -122,9 +122,9 @@ def _unless_begun_once(
     if len(loop["orders"]) > 1 or not _is_of_steps(first, dataset):
         return failure
     cause = "a pass draws each sample several times, and every pass has one order"
-    if loop["orders"]:
+    if loop["orders"] and loop["ended"]:
         return passed(f"{cause}; the loop begins one")
-    return undecided(cause, "--loop module:function, to see whether it begins more than one pass")
+    return undecided(cause, "--loop module:function, that ends in time and begins all its passes")
 
 
 def _is_of_steps(epoch: Epoch, dataset: Dataset) -> bool:
@@ -188,9 +188,10 @@ def _told_otherwise(told: Told, loop: Seen) -> Finding | None:
     if told.parts or not told.numbers:
         return None
     cause = f"the order is the same unless the loop sets {told.numbers[0]}"
-    if loop["calls"] is None:
-        return undecided(cause, "--loop module:function")
-    if all(numbers == loop["numbers"][0] for numbers in loop["numbers"]):
+    numbers = loop["numbers"]
+    if len(numbers) < 2:
+        return undecided(cause, "--loop module:function, that begins two epochs")
+    if all(number == numbers[0] for number in numbers):
         return None
     return undecided(f"{cause}, as it does", "a set_epoch of the dataset that does the same")
 

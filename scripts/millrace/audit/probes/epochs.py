@@ -109,13 +109,20 @@ def set_epoch(target: Target, rank: Rank) -> Seen:
 
 def loop(target: Target, rank: Rank) -> Seen:
     """Run the user's loop over the loader. `calls`: what was told which epoch. `orders`: what the
-    sampler gave in each epoch of it, `numbers`: what a stream said then of its epoch. `joins`: it
-    uses Join.
+    sampler gave in each epoch of it, `numbers`: what a stream said then of its epoch. `ended`: it
+    was run to its end. `joins`: it uses Join.
 
     `evaluation`: samples that --val-loader holds, and those that its DistributedSampler makes of
     them.
     """
-    seen: Seen = {"calls": None, "orders": [], "numbers": [], "joins": False, "evaluation": None}
+    seen: Seen = {
+        "calls": None,
+        "orders": [],
+        "numbers": [],
+        "ended": False,
+        "joins": False,
+        "evaluation": None,
+    }
     sampler = None
     with suppress(Exception):  # there is none, or other probes say what it raises
         sampler = target.val_loader().sampler
@@ -148,6 +155,7 @@ def loop(target: Target, rank: Rank) -> Seen:
     signal.setitimer(signal.ITIMER_REAL, max(1.0, 0.7 * rank.left()), 0.5)
     with suppress(KeyboardInterrupt):
         function(loader)
+        seen["ended"] = True
     signal.setitimer(signal.ITIMER_REAL, 0)
     return seen
 
@@ -368,16 +376,21 @@ def parts(tap: Listener, method: str = "") -> Seen:
             part = getattr(part, name, None)
         if part is not None and all(part is not known for known in listed.values()):
             listed[place] = part
-    # A stream may hold the sampler that it reads by.
-    if tap.original is not None and is_stream(tap.original):
-        for place, held in walk(tap.original.dataset, "dataset", limit=200):
-            if isinstance(held, Sampler):
-                listed.setdefault(place, held)
+    listed |= _held_samplers(tap.original)
     return {
         name: part
         for name, part in listed.items()
         if not method or callable(getattr(part, method, None))
     }
+
+
+def _held_samplers(core: DataLoader | None) -> Seen:
+    """The samplers that a stream reads by, by their places; none if it has set_epoch, which is to
+    tell them."""
+    if core is None or not is_stream(core) or hasattr(core.dataset, "set_epoch"):
+        return {}
+    held = walk(core.dataset, "dataset", limit=200)
+    return {place: part for place, part in held if isinstance(part, Sampler)}
 
 
 def tell_epoch(tap: Listener, number: int) -> None:
