@@ -433,11 +433,15 @@ def test_a_filter_that_is_not_installed_is_named(tmp_path):
         add_group(h5, number(1), cqt(1))
         values = h5.create_dataset(f"{ID}/cqt", (9, 84), "<f4", chunks=(9, 84), dcpl=options)
         values.id.write_direct_chunk((0, 0), b"packed")
+    with h5py.File(tmp_path / "b.h5", "w") as h5:
+        h5["long/cqt"] = cqt(1)
+        ids = h5.create_dataset("long/ids", (2,), "S11", chunks=(2,), dcpl=options)
+        ids.id.write_direct_chunk((0,), b"packed")
     tracks = scanned(tmp_path)
-    assert {track.id: track.refused for track in tracks} == {number(1): "", ID: "unreadable"}
-    assert (
-        "packed by filter 32001, which is not installed: set HDF5_PLUGIN_PATH" in tracks[-1].problem
-    )
+    refused = {number(1): "", ID: "unreadable", "": "file_unreadable"}
+    assert {track.id: track.refused for track in tracks} == refused
+    words = "packed by filter 32001, which is not installed: set HDF5_PLUGIN_PATH"
+    assert [words in track.problem for track in tracks] == [False, True, True]
 
 
 def test_keys_of_the_jsonl_say_whose_data_sets_are_and_are_checked(tmp_path):

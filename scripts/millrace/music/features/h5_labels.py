@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from millrace.common.loading.h5 import UNREADABLE
+from millrace.common.loading.h5 import UNREADABLE, values_of
 from millrace.music.features.metadata import HOP_NAMES, ID_NAMES
 from millrace.music.features.track import Refused
 
@@ -103,7 +103,7 @@ def _beside(name: str, dataset: Any, about: Attributes) -> list | None:
     value = dataset.parent.get(name, about.get(name))
     if hasattr(value, "chunks"):  # a data set
         # What was never written, or lies in another file (virtual), would be read as 0.
-        value = value[()] if value.id.get_storage_size() else None
+        value = values_of(value) if value.id.get_storage_size() else None
     plain = _plain(value)
     return plain if isinstance(plain, list) else None
 
