@@ -131,7 +131,7 @@ def colours(data: Colours) -> Finding:
     if not data.images:
         return inapplicable("no field is a batch of colour images")
     if len(orders) != 1 or "" in orders:
-        needs = "images that PIL.Image.open or cv2.imread reads when a sample is asked for"
+        needs = "images of three bands that PIL.Image.open or cv2.imread reads for a sample"
         return undecided("no colour of a probe image comes in one channel alone", needs)
 
     [order] = orders

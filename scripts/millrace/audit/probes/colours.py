@@ -48,7 +48,7 @@ class Painted:
         setattr(library, name, called)
 
     def _by_pil(self, library: Any, image: Any, _: set[Any]) -> Any:
-        # Of one band are masks, whose values are classes.
+        # Of one band are masks, whose values are classes; one with a palette may be a mask too.
         if len(image.getbands()) < 3:
             return image
         return library.new("RGB", image.size, self.colour)
