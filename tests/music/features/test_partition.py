@@ -475,6 +475,19 @@ def test_a_jsonl_whose_pointers_have_slipped_gives_none_the_features_of_another(
     assert [track.problem for track in tracks if track.id == first] == [words] * 2
 
 
+def test_what_is_not_named_after_the_recording_that_it_is_of_may_be_read(tmp_path):
+    with h5_file(tmp_path) as h5:
+        # Ids that are numbers, and their features by place.
+        for place in range(3):
+            h5[str(place)] = cqt(place)
+        # One long array in the group of a recording that lies elsewhere.
+        h5[f"{ID}/cqt"], h5[f"{ID}/ids"], h5[f"{ID}/offsets"] = cqt(1, 60), ["x", "y"], [0, 30]
+    records = [Record(str(place + 1), h5="a.h5", key=str(place)) for place in range(3)]
+    records += [Record(name, h5="a.h5") for name in ("x", ID)]
+    tracks = scanned(tmp_path, records={"a.h5": records})
+    assert {track.id for track in tracks if not track.refused} == {"1", "2", "3", "x", "y"}
+
+
 def test_of_two_tracks_of_one_id_the_one_that_the_jsonl_points_to_is_read(tmp_path):
     with h5_file(tmp_path) as h5:
         add_group(h5, "copied", cqt(1), {"youtube_id": ID})

@@ -55,9 +55,10 @@ def float_type(size: int, shape: Sequence[int], origin: str) -> str:
 def check_owner(number: str, owner: str, listed: Container[str]) -> None:
     """Raise Refused if the JSONL points a recording to what is named after another that it lists.
 
-    If its lines have slipped, each recording would get the features of its neighbour.
+    If its lines have slipped, each recording would get the features of its neighbour. A number may
+    be a place in the file, though ids are numbers too.
     """
-    if owner != number and owner in listed:
+    if owner != number and owner in listed and not owner.isdecimal():
         words = f"the JSONL points {number} to features of {owner}: mend the JSONL"
         raise Refused("wrong_pointer", words)
 
