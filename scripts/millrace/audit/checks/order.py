@@ -150,7 +150,8 @@ def _judged(
     """Of each rank the orders of epochs: `plain`, by the loader alone, and `after` set_epoch."""
     first = _flat(plain[0][0])
     if not first or len(plain[0]) < 2 or not _flat(plain[0][1]):
-        return undecided("no two orders to compare", f"--epochs 2, and {NEED_ID}")
+        needs = f"--epochs 2, both with batches, and {NEED_ID}"
+        return undecided("no two orders to compare", needs)
     if any(rank.is_missed() for rank in told):
         cause = "set_epoch on the dataset changes what the main process reads, but persistent "
         cause += "workers miss it"
