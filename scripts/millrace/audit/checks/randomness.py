@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import combinations, islice
+from itertools import combinations
 
 from millrace.audit.checks import shares
 from millrace.audit.checks.findings import (
@@ -292,10 +292,9 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
 
 
 def _lost_later(epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding]:
-    """A finding of each later epoch of a stream, which gave every sample once, that leaves some
-    out."""
-    read_by_all = zip(*epochs, strict=False)
-    for number, parts in islice(enumerate(read_by_all), 1, None):
+    """A finding of each later epoch of a stream, of which epoch 0 gave every sample once, that
+    leaves some out."""
+    for number, parts in enumerate(zip(*epochs, strict=False)):
         shared = shares.count(list(parts), dataset)
         is_whole = all(part.batches and part.ended and not part.left for part in parts)
         if not shared or not is_whole or shared.unknown():
