@@ -495,6 +495,9 @@ def test_a_manifest_without_rows_is_said(tars):
     dev.write_text("\n")
     (note,) = tars.sync().notes
     assert note == f"{dev} has no rows: write it again, or remove it"
+    row = json.dumps({"audio_filepath": "a0.flac", "tar_path": str(tars.paths[0])})
+    dev.write_text(f"{row}\n" * 10)
+    assert tars.sync().notes == []
 
 
 def test_a_manifest_that_is_a_pipe_is_refused(tars):

@@ -21,13 +21,15 @@ def test_a_path_may_be_spelled_in_several_ways_but_not_in_other_characters(tmp_p
     rows = [
         {**base, "tar_member_name": name, "transcript": member} for member, name in pairs.items()
     ]
-    for name in (apart, "z/\u732b.wav"):
+    for name in (apart, "z/\u00e9.wav", "z/\u732b.wav"):
         rows.append({**base, "tar_member_name": name, "transcript": "t"})
+    rows.append({**base, "tar_member_name": composed, "transcript": ""})
     index = index_of([path], tmp_path / "i.parquet")
     (ledger,) = build_from(tmp_path / "out", index, train=rows).values()
-    assert ledger.rejected == {"not_in_tar": 2}
+    assert ledger.rejected == {"not_in_tar": 3, "empty_transcript": 1}
     details = {row["tar_member_name"]: row.get("detail") for row in rejects(tmp_path / "out")}
-    assert "in NFC or NFD, not as here" in details[apart] and details["z/\u732b.wav"] is None
+    assert "in NFC or NFD, not as here" in details[apart] and details["z/\u00e9.wav"]
+    assert details["z/\u732b.wav"] is details[composed] is None
     good = {
         row["transcript"]: content(row).decode()
         for row in rows_of(tmp_path / "out/train/b_0_3.parquet")

@@ -310,10 +310,11 @@ def test_rows_that_nemo_is_told_to_skip_are_left_out_and_are_no_errors(tmp_path:
         }
         for number, word in enumerate(words)
     ]
+    rows.append({**rows[0], "offset": 1.0})
     (tmp_path / "train.json").write_text("\n".join(map(json.dumps, rows)))
     index = TarIndices([index_of([tar], tmp_path / "index.parquet")])
     ledgers = buckets.build(scanned([tmp_path], {}), index, tmp_path / "out", BucketChoices())
-    assert ledgers[0].rejected == {"skipme": 3} and ledgers[0].rows_out == 4
+    assert ledgers[0].rejected == {"skipme": 4} and ledgers[0].rows_out == 4
     buckets.check_errors(ledgers, 0.0, tmp_path / "out")
 
 
