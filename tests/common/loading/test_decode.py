@@ -113,7 +113,7 @@ def test_an_mp3_is_decoded_to_its_end():
     tags = [name + b"\xff\xe2\x20" for name in (b"TAG", b"APETAGEX", b"LYRICSBEGIN")]
     for behind in (*tags, bytes(125), b"\n", b"\xff" * 99):
         assert np.allclose(decode(first + behind), reference(first)[:, 0], rtol=0, atol=1.2e-7)
-    assert 40_000 <= len(decode(first + first)) < 43_000
+    assert 40_000 <= len(decode(first + bytes(99) + first)) < 43_000
     with pytest.raises(DecodeError, match="several sample rates or channel counts"):
         decode(first + stereo)
 

@@ -424,10 +424,12 @@ def test_a_damaged_chunk_refuses_its_track_only(tmp_path):
     tracks = scanned(tmp_path)
     refused = {number(0): "", number(1): "unreadable", number(2): ""}
     assert {track.id: track.refused for track in tracks} == refused
+    assert "read data" in tracks[1].problem
 
 
 def test_a_filter_that_is_not_installed_is_named(tmp_path):
     options = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    options.set_shuffle()
     options.set_filter(32001, h5py.h5z.FLAG_OPTIONAL)  # Blosc, as PyTables writes it
     with h5_file(tmp_path) as h5:
         add_group(h5, number(1), cqt(1))

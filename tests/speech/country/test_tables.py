@@ -138,7 +138,7 @@ def test_the_worst_files_are_those_with_most_errors_of_all_reasons(part):
     made = Balance(COUNTRY | {"files": 1, "transcripts": 1}, [part])
     assert len(list(made.rejects())) == 5
     made.check(0)
-    worst = r"in:\n  a.wav: 2\n  b.wav: 1"
+    worst = r"\nMost are in:\n  a.wav: 2\n  b.wav: 1"
     with pytest.raises(MillraceError, match=rf"3 of 5 segments are in error[\s\S]*{worst}"):
         made.check_errors(0.5, "x.csv")
     made.check_errors(1.0, "x.csv")
