@@ -75,6 +75,7 @@ class Greedy(Squares):
 class Vanishing(Squares):
     def __getitem__(self, index: int) -> int:
         if index == 5:
+            print("Traceback (most recent call last):\nKeyError: 5", flush=True)
             os._exit(3)
         return index
 
@@ -123,8 +124,8 @@ def greedy() -> DataLoader:
     return DataLoader(Greedy(200), batch_size=4, num_workers=2)
 
 
-def vanishing() -> DataLoader:
-    return DataLoader(Vanishing(), batch_size=4)
+def vanishing(workers: int = 0) -> DataLoader:
+    return DataLoader(Vanishing(), batch_size=4, num_workers=workers)
 
 
 def missing() -> DataLoader:

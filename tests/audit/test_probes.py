@@ -16,6 +16,8 @@ from millrace.audit.probes.first_batch import look
 from millrace.audit.runner.target import Options
 from tests.audit import plain
 from tests.audit.ranks import Clock
+from tests.audit.runner.test_listener import Steps
+from tests.audit.runner.test_walk import Library
 
 
 @pytest.fixture
@@ -46,6 +48,8 @@ def test_workers_get_what_a_script_has_set_and_imported_but_its_own_package(rank
         return plain.good(num_workers=1, multiprocessing_context="spawn")
 
     seen = look(SimpleNamespace(loader=made, options=Options("numpy.own:loader")), rank)
+    assert not seen["wrapped"]
+    assert look(target_of(loader=Steps(plain.good(), 1)), rank)["wrapped"]
     assert seen["start_method"] == "spawn" != torch.multiprocessing.get_start_method()
     imported = seen["imported"]
     assert imported["environment"] == {"SET": "2"} and os.environ["KEPT"] == "1"
@@ -95,7 +99,9 @@ def test_means_of_colours_have_three_numbers():
     data = plain.Squares()
     data.colour = SimpleNamespace(mean=[0.4, 0.5, 0.6])
     data.grey = SimpleNamespace(mean=[0.5])
+    data.library = Library()
     assert colours._means(DataLoader(data)) == {"loader.dataset.colour": [0.4, 0.5, 0.6]}
+    assert figures.constants(DataLoader(data)) == []
 
 
 def test_a_dataset_is_asked_for_a_batch_if_it_gives_batches():
@@ -107,6 +113,13 @@ def test_a_dataset_is_asked_for_a_batch_if_it_gives_batches():
 def test_images_of_one_value_have_no_spread():
     measured = figures.measured(torch.full((2, 3, 17, 19), 0.9))
     assert figures.merged("x", [measured])["std"] == [0.0, 0.0, 0.0]
+
+
+def test_files_that_are_open_to_be_read_are_named(tmp_path):
+    with open(__file__, "rb") as read, open(tmp_path / "log", "wb") as log:
+        held = SimpleNamespace(read=read, log=log)
+        assert methods._open_files(held) == ["dataset.read"]
+    assert methods._open_files(held) == []
 
 
 class Drawn(plain.Squares):

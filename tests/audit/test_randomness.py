@@ -126,11 +126,13 @@ def test_workers_that_seed_by_the_clock_do_so_a_second_apart(tmp_path):
 def test_an_epoch_that_is_told_is_read_without_workers_too_if_they_go_on(tmp_path, persistent):
     data = Told()
     sampler = DistributedSampler(data, num_replicas=1, rank=0)
+    data.epoch = 0
+    data.order = sampler
     loader = DataLoader(data, 4, sampler=sampler, num_workers=1, persistent_workers=persistent)
     target = SimpleNamespace(loader=lambda: loader, options=Options("module:loader"))
     seen = set_epoch(target, Clock(0, 1, tmp_path, 0.0, [1000.0]))
     assert (seen["parts"], seen["flags"]) == (["sampler", "dataset"], {"sampler.shuffle": True})
-    assert ("main" in seen) == persistent
+    assert ("main" in seen, "numbers" in seen) == (persistent, False)
 
 
 class ToldStream(SampledStream):
@@ -483,9 +485,12 @@ def test_ranks_that_are_uneven_only_in_the_second_epoch_fail():
 
 
 def test_epochs_0_and_1_are_compared_however_many_are_read():
-    ranks = [[epoch(ONE), epoch(ONE), epoch(OTHER)]]
+    ranks = [[epoch(ONE), epoch(ONE[:3], ended=False), epoch(OTHER)]]
     [finding] = said("DP14", epochs=ranks, set_epoch=[DEAF], source=[SOURCE | SHUFFLED])
     assert finding.verdict == "fail" and finding.evidence.keys() == {"epoch 0", "epoch 1"}
+    ranks = [[epoch(ONE), epoch([])]]
+    [finding] = said("DP14", epochs=ranks, set_epoch=[DEAF], source=[SOURCE | SHUFFLED])
+    assert finding.cause == "no two orders to compare"
 
 
 @pytest.mark.parametrize(("rank", "verdict"), [(0, "pass"), (1, "pass"), (None, "not applicable")])
@@ -506,7 +511,7 @@ def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
         ("good", {"length": 1000}, {"complete": True, "all_drawn": True, "shuffled_by": []}),
         ("good", {"shuffle": True}, {"shuffled_by": ["torch.randperm"]}),
         ("good", {"batch_size": None}, {"makes_batches": False}),  # it has a sampler
-        ("good", {"length": 1001}, {"complete": False}),  # not every row is read
+        ("good", {"length": 1001}, {"complete": False, "rows": 1001}),  # not every row is read
         ("in_tuples", {}, {"stable": ["", "square", "index"], "all_drawn": True}),
         (f"{plain.here}:named", {}, {"stable": ["", "square", "index"], "all_drawn": True}),
         ("good", {"sampler": [0, 1, 1]}, {"all_drawn": False, "drawn_again": {"1": 2}}),
@@ -553,6 +558,7 @@ DRAWN = [[index] for index in FIRST]
 PAIRS = [[index, index + 1] for index in FIRST]
 TURNED = [pair[::-1] for pair in PAIRS]  # other orders of rows, but not of batches
 DEAF = {"parts": ["sampler"], "flags": {}, "own": [], "main": []}
+UNTOLD = {"calls": [], "numbers": [[0], [0]]}
 COUNTING = DEAF | {"parts": [], "numbers": ["dataset.epoch"]}
 HEARS = DEAF | {"own": [notes(ONE), notes(OTHER)]}
 NO_SHUFFLE = "no shuffle: the order is fixed"
@@ -600,13 +606,9 @@ FIXES = {
         (COUNTING, SHUFFLED, {}, "not decidable", "unless the loop sets dataset.epoch"),
         (COUNTING, SHUFFLED, {"calls": [], "numbers": [[0], [1]]}, "not decidable", "as it does"),
         (COUNTING, SHUFFLED, {"calls": [], "numbers": [[1]]}, "not decidable", "unless the loop"),
-        (
-            COUNTING,
-            SHUFFLED,
-            {"calls": [], "numbers": [[0], [0]]},
-            "fail",
-            "random.shuffle shuffles",
-        ),
+        (COUNTING, SHUFFLED, {"calls": []}, "not decidable", "unless the loop sets"),
+        (COUNTING, SHUFFLED, UNTOLD, "fail", "random.shuffle shuffles"),
+        (COUNTING | {"parts": ["dataset"]}, SHUFFLED, {}, "fail", "random.shuffle shuffles"),
         (COUNTING, {}, {}, "not applicable", NO_SHUFFLE),
         (DEAF, {"reordered": True}, {}, "fail", "the same copy"),
         (DEAF, {"reordered": True, "iterable": False}, {}, "not applicable", NO_SHUFFLE),
@@ -625,6 +627,27 @@ def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
     assert finding.verdict == verdict and words in finding.cause
     assert verdict != "fail" or FIXES[words] in finding.fix
     assert [len(order) for order in finding.evidence.values()] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("rows", "loop", "second", "verdict"),
+    [
+        (4, {}, FIRST, "not decidable"),
+        (5, {}, FIRST, "fail"),
+        (4, {"calls": [], "orders": [DRAWN]}, FIRST, "pass"),
+        (4, {"calls": [], "orders": [DRAWN, DRAWN]}, FIRST, "fail"),
+        (4, {}, SECOND, "pass"),
+    ],
+)
+def test_a_pass_that_draws_each_sample_twice_may_be_all_that_is_trained(
+    rows, loop, second, verdict
+):
+    ranks = of_workers([[FIRST[:7]], [second[:7]]], has_sampler=True)
+    passes = [read | {"length": 2} for [read] in ranks]
+    source = [MAPPED | SHUFFLED | {"rows": rows}]
+    [finding] = said("DP14", epochs=[passes], set_epoch=[DEAF], source=source, loop=[LOOP | loop])
+    assert finding.verdict == verdict
+    assert second is FIRST or finding.cause.startswith("epochs 0 and 1")
 
 
 @pytest.mark.parametrize(("batches", "verdict"), [(12, "fail"), (7, "pass")])
@@ -807,6 +830,9 @@ def test_what_a_stream_says_of_its_epoch_is_noted_as_the_loop_begins_one(monkeyp
         assert len(list(loader)) == 1
     assert len(list(DataLoader(stream))) == 1  # another loader
     assert numbers == [[["dataset.epoch", 0]], [["dataset.epoch", 1]]]
+    held = SimpleNamespace(_epoch=2, current_epoch=3, samples_per_epoch=4, epoch=True)
+    found = probe._epoch_numbers(held)
+    assert found == [["dataset._epoch", 2], ["dataset.current_epoch", 3]]
 
 
 def test_an_order_of_indices_that_only_the_main_process_draws_anew_is_not_missed():

@@ -425,7 +425,9 @@ def test_opencv_reads_colours_unless_it_is_asked_for_something_else(flags, is_pa
     assert _images(torch.zeros(2, 1, 8, 8)) == {}
 
 
-@pytest.mark.parametrize(("mode", "is_painted"), [("RGB", True), ("L", False), ("P", False)])
+@pytest.mark.parametrize(
+    ("mode", "is_painted"), [("RGB", True), ("RGBA", True), ("LA", False), ("P", False)]
+)
 def test_pil_reads_colours_but_for_masks(mode, is_painted):
     painted = object.__new__(Painted)
     painted.colour = (1, 2, 3)

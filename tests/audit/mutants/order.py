@@ -148,6 +148,16 @@ class ShuffledStream(Stream):
         return map(self.make, order[self.share()])
 
 
+class UntoldStream(ShuffledStream):
+    set_epoch = None
+
+
+def sets_epoch(loader: DataLoader) -> None:
+    for epoch in range(2):
+        loader.dataset.epoch = epoch
+        list(loader)
+
+
 class SampledStream(Stream):
     """Reads by a sampler that it holds, as PyTorchVideo's data sets do."""
 
@@ -407,6 +417,14 @@ CASES = [
         lambda: DataLoader(Rows(), batch_sampler=Steps(24)),
         LOOP,
         says="come in one order",
+    ),
+    twin(
+        "DP14",
+        "a loop that sets an epoch without a method",
+        lambda: load(UntoldStream(shared=False)),
+        "--loop @order:sets_epoch",
+        verdict="not decidable",
+        says="unless the loop sets dataset.epoch, as it does",
     ),
     twin(
         "DP14",

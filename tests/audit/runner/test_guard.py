@@ -93,6 +93,7 @@ def statuses(guard: Guard, name: str, **options) -> tuple[list[str], dict]:
         ("computing", {"timeout": 6, "ranks": 1}, ["late", "skipped"], "not done after 3 s"),
         ("greedy", {"memory_mb": 1000}, ["memory", "skipped"], "more than 1.0 GiB"),
         ("vanishing", {}, ["ok", "died"], "ended with code 3"),
+        ("vanishing", {"args": {"workers": 1}}, ["ok", "raised"], ": KeyError: 5"),
         ("missing", {}, ["ok", "raised"], "1"),
         ("unloadable", {}, ["raised", "skipped"], "batch_size should be a positive integer"),
         ("absent", {}, ["raised", "skipped"], "plain has no absent"),

@@ -43,6 +43,13 @@ def test_a_process_is_busy_if_it_computes(works, is_busy):
     assert busy == is_busy
 
 
+@pytest.mark.parametrize(("looks", "is_busy"), [(2, False), (3, True)])
+def test_processes_are_busy_if_one_computes_more_than_a_tenth(monkeypatch, looks, is_busy):
+    runs = iter([True] * looks + [False] * 20)
+    monkeypatch.setattr(linux, "_runs", lambda pid: pid == 2 and next(runs))
+    assert linux.is_busy([1, 2]) == is_busy
+
+
 def test_pages_of_files_are_no_memory_of_a_process(tmp_path: Path):
     size = 2**26
     file = tmp_path / "file"

@@ -23,7 +23,7 @@ from millrace.audit.runner.trace import described
 from millrace.common.errors import MillraceError
 from tests.audit import plain
 from tests.audit.mutants.randomness import Lazily
-from tests.audit.mutants.rows import load
+from tests.audit.mutants.rows import Rows, load
 from tests.audit.ranks import Clock
 
 
@@ -197,6 +197,21 @@ def test_a_generator_that_a_sample_seeds_has_not_begun_as_its_copy(rng, rank):
     tap.run()
     for note in tap.notes(0):
         assert "rng" in note["random"].keys() - note["start"].keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("torch", lambda: torch.manual_seed(7)),
+        ("python", lambda: random.seed(7)),
+        ("numpy", lambda: np.random.seed(7)),
+    ],
+)
+def test_a_state_that_samples_seed_alike_has_begun_alike_in_each_worker(name, seed, rank):
+    tap = Listener(load(Rows(make=lambda index: (seed(), index)[1])), rank)
+    tap.run()
+    first, second, *_ = tap.notes(0)
+    assert first["worker"] != second["worker"] and first["start"][name] == second["start"][name]
 
 
 @pytest.mark.parametrize(

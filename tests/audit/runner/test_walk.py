@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from millrace.audit.runner.digest import members
 from millrace.audit.runner.walk import parts, walk
 
 RNG = random.Random(3)
@@ -107,14 +108,15 @@ def test_a_stand_in_that_raises_whatever_it_is_asked_is_passed_over():
     assert not parts(StandIn())
 
 
+class Library:
+    """As llvmlite's, behind numba's functions."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> object:
+        return Slotted()
+
+
 def test_an_object_that_hands_out_what_stands_for_the_attributes_of_another_holds_none():
-    """As llvmlite's library does, behind numba's functions."""
-
-    class Library:
-        __slots__ = ()
-
-        def __getattr__(self, name: str) -> object:
-            return Slotted()
-
-    assert parts(Library()) == []
+    assert parts(Library()) == list(members(Library())) == []
     assert list(walk([Library()], code=True))[1:] != []
