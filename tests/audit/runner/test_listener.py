@@ -17,7 +17,13 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from millrace.audit.runner.digest import digest, fields, rows
-from millrace.audit.runner.listener import Listener, batch_size, index_list, reseed
+from millrace.audit.runner.listener import (
+    Functions,
+    Listener,
+    batch_size,
+    index_list,
+    reseed,
+)
 from millrace.audit.runner.target import Rank
 from millrace.audit.runner.trace import described
 from millrace.common.errors import MillraceError
@@ -212,6 +218,14 @@ def test_a_state_that_samples_seed_alike_has_begun_alike_in_each_worker(name, se
     tap.run()
     first, second, *_ = tap.notes(0)
     assert first["worker"] != second["worker"] and first["start"][name] == second["start"][name]
+
+
+def test_a_note_stays_as_it_is_while_the_next_batch_is_made():
+    functions = Functions(DataLoader([0]))
+    functions.seeded = {"torch": "by the first sample"}
+    # A worker pickles the first one only now.
+    first, second = (functions.collate_fn([torch.rand(1)]).note for _ in range(2))
+    assert first["start"].keys() == {"torch"} and first["start"] != second["start"]
 
 
 @pytest.mark.parametrize(

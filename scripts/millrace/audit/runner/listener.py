@@ -298,15 +298,16 @@ class Functions:
                 self.start.pop(path, None)
         random_states = states(held)
         # One that is put back as it was goes on as it would have: both must be equal elsewhere.
+        start = dict(self.start)  # of this batch: it is pickled while the next one is made
         for name, seeded in self.seeded.items():
-            self.start[name] = digest([seeded, random_states[name]])
+            start[name] = digest([seeded, random_states[name]])
         note = {
             "pid": os.getpid(),
             "samples": digests,
             "batch": digest(batch),
             "worker": info and info.id,
             "random": random_states,
-            "start": self.start,
+            "start": start,
         }
         return Noted(note, batch)
 
