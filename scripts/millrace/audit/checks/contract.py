@@ -110,10 +110,8 @@ def start_methods(seen: Seen) -> Findings:
     if fails:
         return fails
     if seen["open"] and own in (None, "fork"):
-        cause = (
-            f"{seen['open'][0]} is open before the fork: its position is shared by workers that "
-        )
-        cause += "do not open it anew"
+        place = seen["open"][0]
+        cause = f"{place} is open before the fork: workers that do not reopen it share its position"
         return undecided(cause, "a data set that opens it at first use in the worker")
     return passed("; ".join([f"equal samples under {own or 'fork and spawn'}", *elsewhere]))
 
