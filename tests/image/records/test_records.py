@@ -235,13 +235,23 @@ def store_outside(h5: h5py.File, folder: Path) -> None:
     h5.create_dataset("images", PIXELS.shape, np.uint8, external=place)
 
 
-def lack_the_filter(h5: h5py.File, folder: Path) -> None:
+def pack_by_a_filter_that_is_missing(h5: h5py.File, name: bytes, shape: tuple[int, ...]) -> None:
     options = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    options.set_chunk(PIXELS.shape)
+    options.set_chunk(shape)
     options.set_filter(256, h5py.h5z.FLAG_OPTIONAL)  # a number for tests of one's own
-    space = h5py.h5s.create_simple(PIXELS.shape)
-    images = h5py.h5d.create(h5.id, b"images", h5py.h5t.STD_U8LE, space, options)
-    images.write_direct_chunk((0, 0, 0, 0), b"packed")
+    space = h5py.h5s.create_simple(shape)
+    packed = h5py.h5d.create(h5.id, name, h5py.h5t.STD_U8LE, space, options)
+    packed.write_direct_chunk((0,) * len(shape), b"packed")
+
+
+def lack_the_filter(h5: h5py.File, folder: Path) -> None:
+    pack_by_a_filter_that_is_missing(h5, b"images", PIXELS.shape)
+
+
+def lack_the_filter_of_labels(h5: h5py.File, folder: Path) -> None:
+    h5["images"] = PIXELS
+    del h5["labels"]
+    pack_by_a_filter_that_is_missing(h5, b"labels", (2,))
 
 
 def lose_the_names(h5: h5py.File, folder: Path) -> None:
@@ -257,6 +267,7 @@ def lose_the_names(h5: h5py.File, folder: Path) -> None:
         (link_in_a_circle, "the file holds labels"),
         (store_outside, "`images` was not written to its end, or lies in other files"),
         (lack_the_filter, "packed by filter 256, which is not installed: set HDF5_PLUGIN_PATH"),
+        (lack_the_filter_of_labels, "packed by filter 256, which is not installed"),
         (lose_the_names, "cannot be read .*signature.* Write it again, or move it away"),
     ],
 )
