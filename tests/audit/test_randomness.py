@@ -635,7 +635,9 @@ def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
         (4, {}, FIRST, "not decidable"),
         (5, {}, FIRST, "fail"),
         (4, {"calls": [], "orders": [DRAWN]}, FIRST, "pass"),
+        (4, {"calls": [], "orders": [DRAWN], "ended": False}, FIRST, "not decidable"),
         (4, {"calls": [], "orders": [DRAWN, DRAWN]}, FIRST, "fail"),
+        (4, {"calls": [], "orders": [DRAWN, DRAWN], "ended": False}, FIRST, "fail"),
         (4, {}, SECOND, "pass"),
     ],
 )
@@ -660,155 +662,6 @@ def test_of_many_batches_the_order_counts_and_not_that_of_the_rows_in_one(batche
     told = DEAF | {"flags": {"sampler.shuffle": True}}
     [finding] = said("DP14", epochs=[[first, second]], set_epoch=[told], source=[MAPPED])
     assert finding.verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("passes", "ended", "verdict"),
-    [(1, True, "pass"), (1, False, "not decidable"), (2, False, "fail")],
-)
-def test_a_pass_of_many_epochs_is_the_only_one_of_a_loop_that_has_ended(passes, ended, verdict):
-    ranks = of_workers([[FIRST, FIRST]] * 2, has_sampler=True)
-    read = [{**part, "length": len(part["batches"])} for [part] in ranks]
-    told = DEAF | {"flags": {"sampler.shuffle": True}}
-    loop = LOOP | {"calls": [], "orders": [DRAWN] * passes, "ended": ended}
-    source = MAPPED | {"rows": 8}
-    [finding] = said("DP14", epochs=[read], set_epoch=[told], source=[source], loop=[loop])
-    assert finding.verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("ended", "length", "verdict"),
-    [(True, None, "fail"), (False, 9, "fail"), (False, None, "not decidable")],
-)
-def test_the_order_of_what_has_no_end_is_begun_once(ended, length, verdict):
-    read = {**epoch(ONE, ended), "length": length}
-    source = [SOURCE | {"shuffled_by": ["torch.randperm"]}]
-    endless = epoch(ONE, ended=False)
-    ranks = [[endless, endless], [read, read]]
-    [finding] = said("DP14", epochs=ranks, set_epoch=[DEAF] * 2, source=source)
-    assert finding.verdict == verdict
-
-
-# States of a generator in two workers: as each began, and after each batch; "" if there is none.
-GENERATORS = {
-    "made by the first sample, with its own seed": (
-        ["", "7, 0", "7, 1"],
-        ["", "8, 0", "8, 1"],
-    ),
-    "made by the first sample, with a constant": (["", "7, 0", "7, 1"], ["", "7, 0", "7, 1"]),
-    "begun alike, and drawn from as often as samples need": (["7", "a", "b"], ["7", "c", "d"]),
-    "begun alike, and drawn from by one of them": (["7", "7", "7"], ["7", "a", "b"]),
-    "begun with other states": (["7", "a", "b"], ["8", "a", "b"]),
-    "made by the second batch": (["", "", "a"], ["", "", "b"]),
-}
-REPEATED = {"made by the first sample, with a constant"}
-REPEATED |= {name for name in GENERATORS if name.startswith("begun alike")}
-
-
-def two_workers(generators: tuple[list[str], list[str]], draw_torch: bool) -> list[list[dict]]:
-    """Two batches of each worker; `draw_torch`: torch's generators are in use, and differ."""
-    drawn = []
-    for worker, (start, *states) in enumerate(generators):
-        made = notes([worker, 2 + worker], worker, size=1)
-        for step, (note, state) in enumerate(zip(made, states, strict=True)):
-            note["indices"] = [int(sample["id"]) for sample in note["samples"]]
-            of_torch = f"{worker}, {step}" if draw_torch else "1"
-            note |= {"pid": worker, "start": {"torch": "1"}, "random": {"torch": of_torch}}
-            note["start"] |= {"torch": f"{worker}"} if draw_torch else {}
-            note["start"] |= {"rng": start} if start else {}
-            note["random"] |= {"rng": state} if state else {}
-        drawn += made
-    return [[{"batches": drawn, "ended": True, "length": 4}]]
-
-
-@pytest.mark.parametrize(
-    ("generators", "iterable", "verdict"),
-    [
-        ((["7", "a", "b"], ["7", "a", "c"]), False, "fail"),
-        ((["7", "a", "b"], ["7", "a", "c"]), True, "pass"),  # it orders shards, alike everywhere
-        ((["7", "a", "b"], ["7", "c", "d"]), False, "pass"),  # seeded anew for each sample
-        ((["7", "a", "a"], ["7", "a", "a"]), False, "pass"),  # has made something once
-        ((["7", "", "b"], ["7", "", "c"]), False, "pass"),  # was not there after the first batch
-    ],
-)
-def test_one_generator_repeats_though_another_does_not(generators, iterable, verdict):
-    epochs = two_workers(generators, draw_torch=True)
-    source = SOURCE | {"stable": ["id"], "iterable": iterable}
-    [finding] = said("DP1", epochs=epochs, source=[source])
-    assert finding.verdict == verdict
-    assert verdict == "pass" or finding.cause.endswith(" from the generator rng")
-    # Ranks may draw one size a step.
-    drawn = epochs[0][0]["batches"]
-    ranks = [[{**epochs[0][0], "batches": drawn[at : at + 2]}] for at in (0, 2)]
-    for note in drawn:
-        note["worker"] = 0
-    [finding] = said("DP1", epochs=ranks, source=[source])
-    assert finding.verdict == "pass"
-    for worker, note in zip((0, 0, 1, 1), drawn, strict=True):
-        note["worker"] = worker
-    # One that is seeded by index is alike where the same is asked for.
-    for note in epochs[0][0]["batches"]:
-        note["indices"] = [0]
-    [finding] = said("DP1", epochs=epochs, source=[source])
-    assert finding.verdict == "pass"
-
-
-@pytest.mark.parametrize("name", GENERATORS)
-def test_generators_repeat_that_began_alike_or_were_alike_after_the_first_batch(name):
-    epochs = two_workers(GENERATORS[name], draw_torch=False)
-    [finding] = said("DP1", epochs=epochs, source=[SOURCE | {"stable": ["id"]}])
-    assert finding.verdict == ("fail" if name in REPEATED else "pass")
-    assert finding.verdict == "fail" or finding.cause == "random numbers differ everywhere"
-    unread = SOURCE | {"stable": ["id"], "complete": False}
-    [finding] = said("DP1", epochs=epochs, source=[unread])
-    assert finding.verdict == "not decidable"
-
-
-def test_samples_that_vary_by_what_is_not_seen_pass_with_these_words():
-    unseen = [[epoch([0, 1]), epoch([0, 1])]]
-    [finding] = said("DP1", epochs=unseen, source=[SOURCE | {"stable": ["id"]}])
-    assert (finding.verdict, finding.cause[:30]) == ("pass", "samples vary, by no generator ")
-
-
-@pytest.mark.parametrize(
-    ("name", "worker", "process", "verdict", "fix"),
-    [
-        ("rng", 0, 8, "fail", "or in worker_init_fn get_worker_info"),
-        ("collate_fn.rng", 0, 8, "fail", "at the first call"),
-        ("numpy", 0, 8, "fail", "no constant seed before an epoch"),
-        ("numpy", None, 8, "fail", "no constant seed before an epoch"),
-        ("torch", None, 8, "pass", ""),  # of the sampler
-        ("rng", 0, 7, "pass", ""),  # a persistent worker goes on
-    ],
-)
-def test_epochs_repeat_if_another_process_begins_one_alike(name, worker, process, verdict, fix):
-    epochs = []
-    for pid, states in ((7, "ab"), (process, "cd")):
-        made = notes([0, 1], worker, size=1)
-        for note, state in zip(made, states, strict=True):
-            note |= {"pid": pid, "start": {name: "1"}, "random": {name: state}}
-        epochs.append({"batches": made, "ended": True, "length": 2})
-    source = SOURCE | {"stable": ["id"], "makes_batches": name == "numpy"}
-    [finding] = said("DP1", epochs=[epochs], source=[source])
-    assert finding.verdict == verdict and fix in finding.fix
-
-
-@pytest.mark.parametrize(
-    ("own", "main", "is_missed"),
-    [
-        ([ONE, ONE], [ONE, OTHER, ONE], True),
-        ([FIRST, FIRST], [FIRST, [*FIRST[4:], *FIRST[:4]], FIRST], True),  # the same batches
-        ([ONE, ONE], [ONE, OTHER, FIRST], False),  # random, and not the epoch's
-        ([ONE, ONE], [ONE, ONE, ONE], False),
-        ([ONE, OTHER], [ONE, OTHER, ONE], False),
-        ([ONE, ONE], [], False),
-    ],
-)
-def test_an_epoch_that_only_the_main_process_hears_of_is_missed(own, main, is_missed):
-    told = {"parts": ["dataset"], "flags": {}, "own": [*map(notes, own)]}
-    told["main"] = [*map(notes, main)]
-    [finding] = said("DP14", epochs=[[epoch(ONE), epoch(OTHER)]], set_epoch=[told])
-    assert ("persistent workers miss it" in finding.cause) == is_missed
 
 
 class Counting(IterableDataset):

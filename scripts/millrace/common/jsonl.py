@@ -61,6 +61,7 @@ def loads(raw: bytes) -> tuple[Any, list[str]]:
 
 
 def _check_depth(value: Any) -> None:
+    """Raise BadJson for what could not be written again."""
     try:
         orjson.dumps(value)
     except TypeError:

@@ -519,13 +519,13 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
 )
 def test_the_rank_that_a_finding_speaks_of_is_named(entry, ranks, words):
     edges = {"train": {}, "val": {}, "one": {"raised": {"text": "ValueError: Expected more"}}}
-    seen = {"look": [{}], "edges": [edges], "epochs": [[rank] for rank in ranks]}
+    seen = {"look": [{"wrapped": False}], "edges": [edges], "epochs": [[rank] for rank in ranks]}
     [finding] = judged(entry, **seen)
     assert finding.verdict == "fail" and words in finding.cause
 
 
 def test_a_length_that_counts_samples_is_to_count_the_batches_of_its_sampler():
-    [finding] = judged("DP7", look=[{}], epochs=[[epoch([4, 4], length=8)]])
+    [finding] = judged("DP7", look=[{"wrapped": False}], epochs=[[epoch([4, 4], length=8)]])
     assert finding.fix.startswith("let __len__ of the batch_sampler (or of your loader) count")
 
 

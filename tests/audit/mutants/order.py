@@ -79,6 +79,10 @@ class Steps(Kept):
         return 12
 
 
+def of_steps() -> DataLoader:
+    return DataLoader(Rows(), batch_sampler=Steps(24))
+
+
 def trains_once(loader: DataLoader) -> None:
     for _ in loader:
         pass
@@ -400,21 +404,21 @@ CASES = [
     twin(
         "DP14",
         "a pass of many epochs",
-        lambda: DataLoader(Rows(), batch_sampler=Steps(24)),
+        of_steps,
         verdict="not decidable",
         says="a pass draws each sample several times",
     ),
     twin(
         "DP14",
         "a pass of many epochs, and a loop",
-        lambda: DataLoader(Rows(), batch_sampler=Steps(24)),
+        of_steps,
         "--loop @order:trains_once",
         verdict="pass",
     ),
     bug(
         "DP14",
         "many passes of many epochs",
-        lambda: DataLoader(Rows(), batch_sampler=Steps(24)),
+        of_steps,
         LOOP,
         says="come in one order",
     ),

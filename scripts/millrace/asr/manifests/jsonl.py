@@ -85,8 +85,9 @@ class Reader(Manifest):
                     problem = value = f"line {number}: this line is not JSON: {parsed}"
                 elif not isinstance(parsed, dict):
                     problem = f"line {number}: this line is no JSON object"
-                broken += bool(problem)
-                first_broken = first_broken or problem
+                if problem:
+                    broken += 1
+                    first_broken = first_broken or problem
                 rows += 1
                 places.add(_place(value))
                 row = hashlib.blake2b(jsonl.canonical(value), digest_size=16).digest()

@@ -172,7 +172,7 @@ def steps(look: Seen, epochs: list[list[Epoch]]) -> list[Finding]:
         if first.ended and first.length not in (None, batches):
             came = counted(batches, "batch")
             cause = f"len(loader) is {first.length}, rank {rank} got {came}"
-            if look.get("wrapped") and _counts_samples(first):
+            if look["wrapped"] and _counts_samples(first):
                 findings.append(
                     undecided(cause, "whether it counts samples: no loop takes it for steps")
                 )
