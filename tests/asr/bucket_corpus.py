@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from millrace.asr.buckets.addresses import TarIndices
 from millrace.asr.buckets.build import BucketChoices, build
+from millrace.asr.buckets.config import NAME
 from millrace.asr.manifests.manifest import PIECE, manifest_of
 from millrace.asr.tars.index import write_index
 from millrace.asr.tars.scan import scan
@@ -60,6 +61,17 @@ def corpus(
     return rows, index_of(paths, folder / "index.parquet")
 
 
+def row_of(tar: str | Path, member: str, **more: object) -> dict:
+    """A row of a member, that nothing is wrong with."""
+    row = {"tar_path": str(tar), "tar_member_name": member, "transcript": "t"}
+    return {**row, "language": "de", "duration_s": 1.0, **more}
+
+
+def write_jsonl(path: Path, rows: Sequence[object]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
 def write_manifest(path: Path, rows: Sequence[dict] | pa.Table, **options: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
@@ -85,6 +97,25 @@ def build_from(
         manifests.append(manifest.scan())
     ledgers = build(manifests, TarIndices([index]), target, choices or BucketChoices())
     return {ledger.scope: ledger for ledger in ledgers}
+
+
+def build_train(
+    target: Path,
+    index: Path,
+    train: Path | Sequence[dict],
+    choices: BucketChoices | None = None,
+) -> Ledger:
+    """Build buckets of a manifest of train alone; its ledger."""
+    return build_from(target, index, choices, train=train)["train"]
+
+
+def train_rows(folder: Path) -> list[dict]:
+    """The rows of all buckets in a folder."""
+    return [row for path in sorted((folder / "train").iterdir()) for row in rows_of(path)]
+
+
+def config_of(folder: Path) -> dict:
+    return json.loads((folder / NAME).read_text())
 
 
 def rows_of(path: Path) -> list[dict]:

@@ -321,18 +321,12 @@ def _not_text(tars: Sequence[IndexedTar]) -> MillraceError:
     """The error for the first member whose name is not UTF-8."""
     for tar in tars:
         for name in tar.members["name"].cast(pa.large_binary()).to_pylist():
-            if not _is_text(name):
+            try:
+                name.decode()
+            except UnicodeDecodeError:
                 problem = f"the member {name!r} has a name that is not UTF-8"
                 return MillraceError(problem, tar.state.path, "Rename it")
     raise AssertionError("all names are UTF-8")
-
-
-def _is_text(name: bytes) -> bool:
-    try:
-        name.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _fields(texts: pa.LargeStringArray) -> tuple[np.ndarray, list[str]]:

@@ -3,7 +3,6 @@ input."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
@@ -30,21 +29,27 @@ from millrace.common.errors import MillraceError
 from tests.asr import audio_tars
 from tests.asr.bucket_corpus import (
     build_from,
+    build_train,
+    config_of,
     content,
     corpus,
     files,
     index_of,
     rejects,
+    row_of,
     rows_of,
+    train_rows,
+    write_jsonl,
     write_manifest,
 )
+from tests.asr.tars.test_scan import info_of, tar_of
 
 
 def test_every_row_is_in_its_bucket_with_its_address(built: tuple[Path, list[dict], Path]) -> None:
     folder, rows, _ = built
     by_member = {}
     for number, bucket in enumerate(bucket_ids(DEFAULT_EDGES)):
-        for row in rows_of(folder / "out" / "train" / f"{bucket}.parquet"):
+        for row in rows_of(folder / f"out/train/{bucket}.parquet"):
             assert bucket_of(np.array([row["duration_s"]]), DEFAULT_EDGES)[0] == number
             tar = Path(row["tar_path"])
             body = content(row).decode()
@@ -73,21 +78,19 @@ def test_a_mended_transcript_shows_in_the_config_and_nothing_else_does(
 
 def test_config_adds_up(built: tuple[Path, list[dict], Path]) -> None:
     folder, rows, _ = built
-    config = json.loads((folder / "out" / "bucket_config.json").read_text())
+    config = config_of(folder / "out")
     seconds = [row["duration_s"] for row in rows]
     assert config["total_samples"] == len(rows) and config["seed"] == 42
     assert config["total_hours"] == pytest.approx(sum(seconds) / 3600)
     assert [bucket["range"] for bucket in config["buckets"]][:2] == ["0.0-3.0s", "3.0-5.0s"]
     assert sum(bucket["pct_samples"] for bucket in config["buckets"]) == pytest.approx(100)
-    assert sum(bucket["pct_hours"] for bucket in config["buckets"]) == pytest.approx(100)
     for number, bucket in enumerate(config["buckets"]):
         mine = [s for s in seconds if bucket_of(np.array([s]), DEFAULT_EDGES)[0] == number]
         assert (bucket["samples"], bucket["max_duration"]) == (len(mine), max(mine, default=0.0))
         assert bucket["hours"] == pytest.approx(sum(mine) / 3600)
         assert bucket["pct_hours"] == pytest.approx(100 * sum(mine) / sum(seconds))
         assert bucket["mean_duration"] == pytest.approx(np.mean(mine) if mine else 0.0)
-    parquets = BucketConfig.read(folder / "out").parquets()
-    assert sum(len(rows_of(path)) for path in parquets) == len(rows)
+    assert len(train_rows(folder / "out")) == len(rows)
     for tar in rows_of(folder / "out" / "tars.parquet"):
         stat = Path(tar["tar_path"]).stat()
         assert (tar["size"], tar["mtime_ns"]) == (stat.st_size, stat.st_mtime_ns)
@@ -150,11 +153,9 @@ def test_every_defect_is_rejected_by_its_reason(tmp_path: Path, kind: str) -> No
     good[0]["duration_s"] = 1e-3
     good[1]["duration_s"] = 1e6
     bad = [{**row, **change} for row, (change, _) in zip(spoiled, DEFECTS, strict=True)]
-    manifest = write_manifest(tmp_path / "train.parquet", bad + good)
-    if kind == "jsonl":
-        manifest = tmp_path / "train.jsonl"
-        manifest.write_text("".join(json.dumps(row) + "\n" for row in bad + good))
-    (ledger,) = build_from(tmp_path / "out", index, train=manifest).values()
+    write = write_jsonl if kind == "jsonl" else write_manifest
+    manifest = write(tmp_path / f"train.{kind}", bad + good)
+    ledger = build_train(tmp_path / "out", index, manifest)
     listed = {(row["row"] - (kind == "jsonl")): row for row in rejects(tmp_path / "out")}
     assert [listed[at]["reason"] for at in range(len(listed))] == [reason for _, reason in DEFECTS]
     assert ledger.rows_in == len(rows) and ledger.rows_out == len(good)
@@ -170,21 +171,17 @@ def test_the_last_edge_and_beyond(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=1, members=6)
     for row, seconds in zip(rows, (30.0, 30.001, 61.5, 0.3, 2.9999, 29.999), strict=True):
         row["duration_s"] = seconds
-    (ledger,) = build_from(tmp_path / "keep", index, train=rows).values()
+    ledger = build_train(tmp_path / "keep", index, rows)
     assert ledger.rows_out == 6 and ledger.warnings == {"longer_than_last_edge": 2}
-    last = [row["duration_s"] for row in rows_of(tmp_path / "keep/train/b_20_30.parquet")]
-    assert sorted(last) == [29.999, 30.0, 30.001, 61.5]
-    assert sorted(r["duration_s"] for r in rows_of(tmp_path / "keep/train/b_0_3.parquet")) == [
-        0.3,
-        2.9999,
-    ]
-    choices = BucketChoices(over_max="drop")
-    (dropped,) = build_from(tmp_path / "drop", index, choices, train=rows).values()
+    dropped = build_train(tmp_path / "drop", index, rows, BucketChoices(over_max="drop"))
     assert dropped.rejected == {"longer_than_last_edge": 2} and dropped.rows_out == 4
-    assert sorted(r["duration_s"] for r in rows_of(tmp_path / "drop/train/b_20_30.parquet")) == [
-        29.999,
-        30.0,
-    ]
+    for bucket, expected in (
+        ("keep/train/b_20_30", [29.999, 30.0, 30.001, 61.5]),
+        ("keep/train/b_0_3", [0.3, 2.9999]),
+        ("drop/train/b_20_30", [29.999, 30.0]),
+    ):
+        seconds = [row["duration_s"] for row in rows_of(tmp_path / f"{bucket}.parquet")]
+        assert sorted(seconds) == expected
 
 
 def test_rows_of_a_cut_tar_say_that_it_is_cut(tmp_path: Path) -> None:
@@ -193,7 +190,7 @@ def test_rows_of_a_cut_tar_say_that_it_is_cut(tmp_path: Path) -> None:
     paths[0].write_bytes(paths[0].read_bytes()[: 4 * 1024 + 530])
     rows[0]["tar_member_name"], rows[0]["tar_path"] = "absent.flac", str(paths[1])
     index = index_of(paths, tmp_path / "cut.parquet")
-    (ledger,) = build_from(tmp_path / "out", index, train=rows).values()
+    ledger = build_train(tmp_path / "out", index, rows)
     assert ledger.rejected["not_in_tar"] >= 6
     for row in rejects(tmp_path / "out"):
         is_cut = row["tar_path"] == str(paths[0])
@@ -206,7 +203,7 @@ def test_twins_are_rejected_and_the_one_kept_does_not_depend_on_the_order(tmp_pa
     twins = [{**row, "transcript": f"another {n}"} for n, row in enumerate(twins)]
     outputs = []
     for order in (rows + twins + rows[:3], rows[:3] + twins[::-1] + rows[::-1]):
-        (ledger,) = build_from(tmp_path / "out", index, train=order).values()
+        ledger = build_train(tmp_path / "out", index, order)
         assert ledger.rejected == {"duplicate_row": 13} and ledger.rows_out == len(rows)
         outputs.append(files(tmp_path / "out"))
         assert outputs[-1].pop("rejects.jsonl")
@@ -228,18 +225,12 @@ def test_a_tar_under_its_full_and_its_short_path_is_one_tar(tmp_path: Path, monk
 
 def test_twin_members_and_members_without_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
-    with tarfile.open(path, "w") as tar:
-        for name, body in (("x.wav", b"first"), ("empty.wav", b""), ("x.wav", b"second")):
-            info = tarfile.TarInfo(name)
-            info.size = len(body)
-            tar.addfile(info, io.BytesIO(body))
-        info = tarfile.TarInfo("folder.wav")
-        info.type = tarfile.DIRTYPE
-        tar.addfile(info)
-    base = {"tar_path": str(path), "transcript": "t", "language": None, "duration_s": 1.0}
-    rows = [{**base, "tar_member_name": name} for name in ("x.wav", "empty.wav", "folder.wav")]
+    members = [("x.wav", b"first"), ("empty.wav", b""), ("x.wav", b"second")]
+    path.write_bytes(tar_of(*members, info_of("folder.wav", kind=tarfile.DIRTYPE)))
+    names = ("x.wav", "empty.wav", "folder.wav")
+    rows = [row_of(path, name, language=None) for name in names]
     index = index_of([path], tmp_path / "i.parquet")
-    (ledger,) = build_from(tmp_path / "out", index, train=rows).values()
+    ledger = build_train(tmp_path / "out", index, rows)
     assert ledger.rejected == {"empty_member": 1, "not_a_file": 1}
     (row,) = rows_of(tmp_path / "out/train/b_0_3.parquet")
     assert content(row) == b"second" and row["language"] is None
@@ -271,7 +262,7 @@ def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
     assert bucket.column_names == [*names, "bucket_id", "bucket_max_duration"]
     assert set(bucket["bucket_id"].to_pylist()) == {"b_3_5"}
     assert set(bucket["bucket_max_duration"].to_pylist()) == {5.0}
-    config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
+    config = config_of(tmp_path / "out")
     assert config["splits"]["dev"]["samples"] == 15 and config["total_samples"] == 95
     # Without them in the next build, their files go; other edges sweep the old buckets, and what a
     # killed build left of them.
@@ -296,9 +287,7 @@ def test_rows_shared_through_a_link_to_their_tar_are_named(tmp_path: Path) -> No
     # The index tells of a tar also where only its link is named.
     build_from(tmp_path / "linked", index, train=dev)
     ours = {row["tar_member_name"]: row["offset"] for row in rows_of(tmp_path / "out/dev.parquet")}
-    theirs = [
-        row for path in (tmp_path / "linked/train").glob("*.parquet") for row in rows_of(path)
-    ]
+    theirs = train_rows(tmp_path / "linked")
     assert {row["tar_member_name"]: row["offset"] for row in theirs} == ours and len(theirs) == 8
 
 
@@ -360,7 +349,7 @@ def test_the_figures_are_those_of_all_parts_and_of_every_split(tmp_path: Path) -
     assert ledgers["dev"].rejected == {"also_in_test": 5}
     assert ledgers["dev"].warnings == {"longer_than_last_edge": 7}
     assert not ledgers["test"].rejected + ledgers["test"].warnings
-    config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
+    config = config_of(tmp_path / "out")
     for name, expected in (("dev", dev), ("test", test)):
         seconds, facts = [row["duration_s"] for row in expected], config["splits"][name]
         assert (facts["samples"], facts["max_duration"]) == (len(seconds), max(seconds))
@@ -368,7 +357,7 @@ def test_the_figures_are_those_of_all_parts_and_of_every_split(tmp_path: Path) -
         assert facts["mean_duration"] == pytest.approx(np.mean(seconds))
     choices = BucketChoices(over_max="drop", seed=7)
     build_from(tmp_path / "out", index, choices, train=rows)
-    config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
+    config = config_of(tmp_path / "out")
     assert (config["over_max"], config["seed"]) == ("drop", 7)
     assert config["total_samples"] == len(rows) - 12 and config["splits"] == {}
 
@@ -386,21 +375,17 @@ def test_rejects_name_their_file_and_row_in_an_order_that_no_thread_changes(tmp_
     for threads, piece in ((1, 7), (4, 3), (2, 1000)):
         manifest = manifest_of("train", files_)
         manifest.piece_rows = piece
-        build(
-            [manifest.scan()], TarIndices([index]), tmp_path / "out", BucketChoices(threads=threads)
-        )
+        choices = BucketChoices(threads=threads)
+        build([manifest.scan()], TarIndices([index]), tmp_path / "out", choices)
         outputs.append(
             [
-                (Path(row["file"]).name, row["row"], row["reason"])
+                (files_.index(Path(row["file"])), row["row"], row["reason"])
                 for row in rejects(tmp_path / "out")
             ]
         )
-    empty = [("train-0.parquet", 3), ("train-0.parquet", 17)]
-    empty += [("train-1.parquet", 4), ("train-1.parquet", 5), ("train-1.parquet", 30)]
-    expected = [(*place, "empty_transcript") for place in empty] + [
-        ("train-1.parquet", 20, "not_in_tar")
-    ]
-    assert outputs == [expected] * 3
+    empty = [(0, 3), (0, 17), (1, 4), (1, 5), (1, 30)]
+    expected = [(*place, "empty_transcript") for place in empty]
+    assert outputs == [[*expected, (1, 20, "not_in_tar")]] * 3
     # Rows of one file may be many.
     assert place_of(files_, (1 << 40) + (1 << 32)) == (files_[1], 1 << 32)
 
@@ -410,13 +395,11 @@ def test_errors_above_the_limit_take_the_config_away_and_choices_are_no_errors(
 ) -> None:
     rows, index = corpus(tmp_path, tars=1, members=20)
     rows[0]["duration_s"], choices = 99.0, BucketChoices(over_max="drop")
-    (ledger,) = build_from(tmp_path / "out", index, choices, train=rows + rows[5:]).values()
+    ledger = build_train(tmp_path / "out", index, rows + rows[5:], choices)
     assert ledger.rejected == {"duplicate_row": 15, "longer_than_last_edge": 1}
     buckets.check_errors([ledger], 0.0, tmp_path / "out")
     assert (tmp_path / "out/bucket_config.json").exists()
-    (ledger,) = build_from(
-        tmp_path / "out", index, train=[{**rows[1], "transcript": ""}, *rows[2:]]
-    ).values()
+    ledger = build_train(tmp_path / "out", index, [{**rows[1], "transcript": ""}, *rows[2:]])
     buckets.check_errors([ledger], 1 / 19, tmp_path / "out")
     with pytest.raises(MillraceError, match=r"1 of 19 rows are in error \(1 empty_transcript\)"):
         buckets.check_errors([ledger], 0.05, tmp_path / "out")
@@ -478,15 +461,13 @@ def test_rows_that_contradict_each_other_are_all_rejected(
 ) -> None:
     path = tmp_path / "a.tar"
     audio_tars.write_tar(path, {"x.flac": b"no audio", "y.flac": b"another"})
-    base = {"tar_path": str(path), "tar_member_name": "x.flac", "transcript": "t"}
-    rows = [{**base, "duration_s": seconds, "language": language} for seconds, language in facts]
-    rows.append({**rows[0], "tar_member_name": "y.flac"})
-    index = index_of([path], tmp_path / "i.parquet")
-    (ledger,) = build_from(tmp_path / "out", index, train=rows).values()
-    good = [row for path in (tmp_path / "out/train").iterdir() for row in rows_of(path)]
-    facts_used = [
-        (row["duration_s"], row["language"]) for row in good if row["tar_member_name"] == "x.flac"
+    rows = [
+        row_of(path, "x.flac", duration_s=seconds, language=language) for seconds, language in facts
     ]
+    rows.append({**rows[0], "tar_member_name": "y.flac"})
+    ledger = build_train(tmp_path / "out", index_of([path], tmp_path / "i.parquet"), rows)
+    good = [row for row in train_rows(tmp_path / "out") if row["tar_member_name"] == "x.flac"]
+    facts_used = [(row["duration_s"], row["language"]) for row in good]
     if used is not None:
         assert facts_used == [facts[used]]
         assert ledger.rejected == {"duplicate_row": len(facts) - 1}

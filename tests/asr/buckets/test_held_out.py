@@ -17,13 +17,16 @@ from millrace.asr.buckets.held_out import PAGE, HeldOut, Rows
 from millrace.common.errors import MillraceError
 from millrace.common.fingerprints import matches
 from millrace.common.leaks.leakage import BY_BYTES, BY_SOUND, NOT_AT_ALL
+from millrace.common.ledger import Ledger
 from tests.asr import audio_tars
 from tests.asr.bucket_corpus import (
     build_from,
     files,
     index_of,
     rejects,
+    row_of,
     rows_of,
+    train_rows,
     write_manifest,
 )
 from tests.corpora import RATE, noise
@@ -43,11 +46,7 @@ TARS = {
 def corpus(tmp_path: Path, monkeypatch) -> dict[str, list[dict]]:
     """The rows of each split; train has a row of test, and dev one, by the same tar and member."""
     monkeypatch.chdir(tmp_path)
-    rows = {}
-    for tar, members in TARS.items():
-        audio_tars.write_tar(Path(tar), members)
-        rows |= {name: _row(tar, name) for name in members}
-    index_of([Path(tar) for tar in TARS], Path("index.parquet"))
+    rows = {row["tar_member_name"]: row for row in _written(TARS)}
     return {
         "train": [rows[name] for name in "abcdi"],
         "dev": [rows[name] for name in "efg"],
@@ -55,16 +54,21 @@ def corpus(tmp_path: Path, monkeypatch) -> dict[str, list[dict]]:
     }
 
 
-def _row(tar: str, name: str) -> dict:
-    row = {"tar_path": tar, "tar_member_name": name, "transcript": name}
-    return {**row, "language": "de", "duration_s": 1.0}
+def _written(tars: dict[str, dict[str, bytes]]) -> list[dict]:
+    """Write tars and their index; a row of each member."""
+    for tar, members in tars.items():
+        audio_tars.write_tar(Path(tar), members)
+    index_of(list(map(Path, tars)), Path("index.parquet"))
+    return [row_of(tar, name) for tar, members in tars.items() for name in members]
+
+
+def _built(splits: dict[str, list[dict]], **choices: object) -> dict[str, Ledger]:
+    return build_from(Path("out"), Path("index.parquet"), BucketChoices(**choices), **splits)
 
 
 def _members(split: str) -> list[str]:
-    paths = (
-        Path("out").glob("train/*.parquet") if split == "train" else [Path(f"out/{split}.parquet")]
-    )
-    return sorted(row["tar_member_name"] for path in paths for row in rows_of(path))
+    rows = train_rows(Path("out")) if split == "train" else rows_of(Path(f"out/{split}.parquet"))
+    return sorted(row["tar_member_name"] for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +79,8 @@ def _members(split: str) -> list[str]:
     ],
 )
 def test_what_test_or_dev_holds_is_rejected(corpus, copies, train, dev, of_train, of_dev) -> None:
-    ledgers = build_from(Path("out"), Path("index.parquet"), BucketChoices(copies=copies), **corpus)
-    assert (_members("train"), _members("dev"), _members("test")) == (
-        list(train),
-        list(dev),
-        list("ghi"),
-    )
+    ledgers = _built(corpus, copies=copies)
+    assert [*map(_members, ("train", "dev", "test"))] == [[*train], [*dev], [*"ghi"]]
     assert (ledgers["train"].rejected, ledgers["dev"].rejected) == (of_train, of_dev)
     assert not ledgers["train"].warnings + ledgers["dev"].warnings
     rejected = {
@@ -95,8 +95,7 @@ def test_what_test_or_dev_holds_is_rejected(corpus, copies, train, dev, of_train
 
 
 def test_kept_rows_stay_and_are_counted(corpus) -> None:
-    choices = BucketChoices(on_leak="keep")
-    ledgers = build_from(Path("out"), Path("index.parquet"), choices, **corpus)
+    ledgers = _built(corpus, on_leak="keep")
     assert (_members("train"), _members("dev")) == (list("abcdi"), list("efg"))
     # c is in dev, which keeps e; f of dev is in test.
     assert ledgers["train"].warnings == {"also_in_test": 2, "also_in_dev": 1}
@@ -107,8 +106,7 @@ def test_kept_rows_stay_and_are_counted(corpus) -> None:
 def test_an_error_builds_nothing_and_lists_the_rows(corpus) -> None:
     words = "2 rows of dev that are also in test and 1 row of train that is also in dev and 2 rows"
     with pytest.raises(MillraceError, match=words) as error:
-        choices = BucketChoices(on_leak="error")
-        build_from(Path("out"), Path("index.parquet"), choices, **corpus)
+        _built(corpus, on_leak="error")
     assert "the first: f in dev.tar" in str(error.value) and "asr.on_leak" in str(error.value)
     assert {path for path in files(Path("out")) if "parquet" in path or "config" in path} == set()
     assert len(rejects(Path("out"))) == 5
@@ -133,7 +131,7 @@ def test_step_and_run_end_with_the_same_line(corpus, on_leak, verdict, capfd) ->
 
 def test_without_rows_that_are_left_there_is_an_error(corpus) -> None:
     with pytest.raises(MillraceError, match="no dev row is left of 3: 3 also_in_test"):
-        build_from(Path("out"), Path("index.parquet"), **{**corpus, "dev": corpus["test"]})
+        _built({**corpus, "dev": corpus["test"]})
 
 
 def _rows(contents: list[bytes], path: Path) -> Rows:
@@ -145,6 +143,13 @@ def _rows(contents: list[bytes], path: Path) -> Rows:
     offsets = offset + np.cumsum(sizes) - sizes
     names = pa.array([str(offset) for offset in offsets], pa.large_string())
     return Rows(offsets.astype(np.uint64), np.zeros(len(sizes), np.int32), offsets, sizes, names)
+
+
+def _held_out(rows: Rows, path: Path, copies: str = BY_BYTES) -> HeldOut:
+    """Rows of test, which lie in the one tar that there is."""
+    held_out = HeldOut([str(path)], copies, 2, path.parent / "prints")
+    held_out.add("test", [rows])
+    return held_out
 
 
 @pytest.mark.parametrize(
@@ -163,8 +168,7 @@ def test_only_what_can_be_equal_is_read(
     pread, sizes = os.pread, []
     monkeypatch.setattr(os, "pread", lambda *of: sizes.append(of[1]) or pread(*of))
     path = tmp_path / "a.tar"
-    held_out = HeldOut([str(path)], BY_BYTES, 2, tmp_path)
-    held_out.add("test", [_rows([_LONG, b"short"], path)])
+    held_out = _held_out(_rows([_LONG, b"short"], path), path)
     assert sum(sizes) == PAGE + len(b"short")
     sizes.clear()
     rows = _rows([content, b"none so long"], path)
@@ -179,17 +183,14 @@ def test_only_what_can_be_equal_is_read(
 def test_of_held_out_members_with_the_same_bytes_the_first_is_named(tmp_path) -> None:
     path = tmp_path / "a.tar"
     members = _rows([_LONG, _LONG], path)
-    held_out = HeldOut([str(path)], BY_BYTES, 2, tmp_path)
-    held_out.add("test", [members])
-    (leak,) = held_out.leaks(_rows([_LONG], path))
+    (leak,) = _held_out(members, path).leaks(_rows([_LONG], path))
     assert leak.detail == f"the same bytes as {members.names[0]} in {path}, which is in test"
 
 
 def test_of_test_and_dev_the_one_that_was_added_first_is_named(tmp_path) -> None:
     path = tmp_path / "a.tar"
     members = _rows([_LONG], path)
-    held_out = HeldOut([str(path)], BY_BYTES, 2, tmp_path)
-    held_out.add("test", [members])
+    held_out = _held_out(members, path)
     held_out.add("dev", [members])
     assert [leak.held_out for leak in held_out.leaks(members)] == ["test"]
 
@@ -208,7 +209,7 @@ def test_members_whose_ends_are_lost_are_no_copies_of_each_other(tmp_path) -> No
 
 def test_what_cannot_be_read_stays_and_is_counted(corpus) -> None:
     Path("test.tar").write_bytes(Path("test.tar").read_bytes()[:1000])
-    ledgers = build_from(Path("out"), Path("index.parquet"), **corpus)
+    ledgers = _built(corpus)
     # b and g, i and c are as long as members of test; only tar and member tell of them.
     assert ledgers["train"].rejected["also_in_test"] == 1
     assert ledgers["test"].warnings["not_compared"] >= 1
@@ -250,11 +251,10 @@ def _wav(samples: np.ndarray) -> bytes:
 def heard(tmp_path: Path, monkeypatch) -> dict[str, list[dict]]:
     """The rows of each split of `_sounds`."""
     monkeypatch.chdir(tmp_path)
-    tars = _sounds()
-    for tar, members in tars.items():
-        audio_tars.write_tar(Path(tar), members)
-    index_of([Path(tar) for tar in tars], Path("index.parquet"))
-    return {tar[:-4]: [_row(tar, name) for name in members] for tar, members in tars.items()}
+    splits: dict[str, list[dict]] = {"train": [], "dev": [], "test": []}
+    for row in _written(_sounds()):
+        splits[Path(row["tar_path"]).stem].append(row)
+    return splits
 
 
 COPIES_OF_TEST = {"later.flac": "t2.flac", "cut.flac": "t3.flac", "opus.ogg": "t3.flac"}
@@ -270,8 +270,7 @@ def test_copies_of_sound_leave_train_and_dev_and_test_keeps_them(
     for module in (sound, held_out):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", at_once)
     monkeypatch.setattr(held_out, "_MEMBERS_AT_ONCE", at_once)
-    choices = BucketChoices(copies=BY_SOUND, parts=parts)
-    ledgers = build_from(Path("out"), Path("index.parquet"), choices, **heard)
+    ledgers = _built(heard, copies=BY_SOUND, parts=parts)
     assert ledgers["train"].rejected == {"also_in_test": 7, "also_in_dev": 1}
     assert ledgers["dev"].rejected == {"also_in_test": 1}
     assert _members("test") == sorted(row["tar_member_name"] for row in heard["test"])
@@ -291,26 +290,22 @@ def test_copies_of_sound_leave_train_and_dev_and_test_keeps_them(
 
 
 def test_by_bytes_other_encodings_stay_and_by_sound_they_can_be_kept_or_an_error(heard) -> None:
-    choices = BucketChoices(copies=BY_BYTES)
-    ledgers = build_from(Path("out"), Path("index.parquet"), choices, **heard)
+    ledgers = _built(heard, copies=BY_BYTES)
     assert ledgers["train"].rejected == {"also_in_test": 3} and not ledgers["dev"].rejected
     assert set(_members("train")) >= {*COPIES_OF_TEST, "halved.wav"}
-    choices = BucketChoices(copies=BY_SOUND, on_leak="keep")
-    ledgers = build_from(Path("out"), Path("index.parquet"), choices, **heard)
+    ledgers = _built(heard, copies=BY_SOUND, on_leak="keep")
     # later.flac is in dev too: test counts.
     counted = {"also_in_test": 7, "also_in_dev": 1, "not_compared": 2}
     assert ledgers["train"].warnings == counted and not ledgers["train"].rejected
     words = "1 row of dev that is also in test and 1 row of train that is also in dev and 7 rows"
     with pytest.raises(MillraceError, match=words):
-        choices = BucketChoices(copies=BY_SOUND, on_leak="error")
-        build_from(Path("error"), Path("index.parquet"), choices, **heard)
+        _built(heard, copies=BY_SOUND, on_leak="error")
 
 
 def test_held_out_sound_that_cannot_be_decoded_is_counted_in_its_split(heard) -> None:
     damaged = heard["train"][-2:]
     splits = {"train": [*heard["train"][:1], *heard["train"][4:6]], "test": heard["test"] + damaged}
-    choices = BucketChoices(copies=BY_SOUND)
-    ledgers = build_from(Path("out"), Path("index.parquet"), choices, **splits)
+    ledgers = _built(splits, copies=BY_SOUND)
     assert ledgers["test"].warnings == {"not_compared": 2}
     assert ledgers["train"].rejected == {"also_in_test": 2} and not ledgers["train"].warnings
 
@@ -319,8 +314,7 @@ def test_a_member_that_the_tar_does_not_hold_whole_is_not_compared(tmp_path) -> 
     path = tmp_path / "a.tar"
     rows = _rows([audio_tars.encoded(noise(6, 1), "MP3")], path)
     path.write_bytes(path.read_bytes()[:-5000])
-    compared = HeldOut([str(path)], BY_SOUND, 2, tmp_path / "prints")
-    compared.add("test", [rows])
+    compared = _held_out(rows, path, BY_SOUND)
     assert compared.unread() == 1
     assert compared.unread() == 0
 

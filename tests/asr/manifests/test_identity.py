@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.asr.bucket_corpus import build_from, content, index_of, rejects, rows_of, write_tar
+from tests.asr.bucket_corpus import (
+    build_train,
+    content,
+    index_of,
+    rejects,
+    row_of,
+    train_rows,
+    write_tar,
+)
 
 
 def test_a_path_may_be_spelled_in_several_ways_but_not_in_other_characters(tmp_path: Path) -> None:
@@ -17,21 +25,13 @@ def test_a_path_may_be_spelled_in_several_ways_but_not_in_other_characters(tmp_p
         composed: composed,
     }
     path = write_tar(tmp_path / "a.tar", list(pairs))
-    base = {"tar_path": str(path), "language": "en", "duration_s": 1.0}
-    rows = [
-        {**base, "tar_member_name": name, "transcript": member} for member, name in pairs.items()
-    ]
-    for name in (apart, "z/\u00e9.wav", "z/\u732b.wav"):
-        rows.append({**base, "tar_member_name": name, "transcript": "t"})
-    rows.append({**base, "tar_member_name": composed, "transcript": ""})
-    index = index_of([path], tmp_path / "i.parquet")
-    (ledger,) = build_from(tmp_path / "out", index, train=rows).values()
+    rows = [row_of(path, name, transcript=member) for member, name in pairs.items()]
+    rows += [row_of(path, name) for name in (apart, "z/\u00e9.wav", "z/\u732b.wav")]
+    rows.append(row_of(path, composed, transcript=""))
+    ledger = build_train(tmp_path / "out", index_of([path], tmp_path / "i.parquet"), rows)
     assert ledger.rejected == {"not_in_tar": 3, "empty_transcript": 1}
     details = {row["tar_member_name"]: row.get("detail") for row in rejects(tmp_path / "out")}
     assert "in NFC or NFD, not as here" in details[apart] and details["z/\u00e9.wav"]
     assert details["z/\u732b.wav"] is details[composed] is None
-    good = {
-        row["transcript"]: content(row).decode()
-        for row in rows_of(tmp_path / "out/train/b_0_3.parquet")
-    }
+    good = {row["transcript"]: content(row).decode() for row in train_rows(tmp_path / "out")}
     assert all(f":{member}:" in good[member] for member in pairs)

@@ -16,10 +16,11 @@ import pytest
 from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets.addresses import TarIndices
 from millrace.asr.buckets.build import BucketChoices
-from millrace.asr.manifests.manifest import manifest_of, scanned
+from millrace.asr.manifests.manifest import Manifest, manifest_of, scanned
 from millrace.common.errors import MillraceError
+from millrace.common.ledger import Ledger
 from tests.asr.bucket_corpus import (
-    build_from,
+    build_train,
     content,
     corpus,
     files,
@@ -27,9 +28,23 @@ from tests.asr.bucket_corpus import (
     rejects,
     rows_of,
     speech_index,
+    train_rows,
+    write_jsonl,
     write_manifest,
     write_tar,
 )
+
+
+def nemo(name: object, **changes: object) -> dict:
+    """A line as NeMo writes them."""
+    return {"audio_filepath": name, "duration": 2, "text": "t", **changes}
+
+
+def build_all(folder: Path, manifests: list[Manifest], tars: list[Path]) -> list[Ledger]:
+    """The ledgers of a build of these manifests in `folder`, train's first."""
+    index = TarIndices([index_of(tars, folder / "index.parquet")])
+    ledgers = buckets.build(manifests, index, folder / "out", BucketChoices(on_leak="keep"))
+    return sorted(ledgers, key=lambda ledger: ledger.scope != "train")
 
 
 def texts(cast):
@@ -67,9 +82,7 @@ COLUMN_TYPES = {
 def test_columns_of_other_types_give_the_same_rows(built, tmp_path: Path, kind: str) -> None:
     folder, rows, index = built
     change, result = COLUMN_TYPES[kind]
-    (ledger,) = build_from(
-        tmp_path / "out", index, train=change(pa.Table.from_pylist(rows))
-    ).values()
+    ledger = build_train(tmp_path / "out", index, change(pa.Table.from_pylist(rows)))
     assert ledger.rows_out == len(rows), ledger
     if result == SAME:
         assert files(tmp_path / "out") == files(folder / "out")
@@ -102,8 +115,8 @@ def test_a_column_of_another_type_or_there_twice_is_refused(
     odd = table.set_column(table.column_names.index(column), column, values), message
     for changed, problem in (odd, twice):
         with pytest.raises(MillraceError) as error:
-            build_from(
-                tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", changed)
+            build_train(
+                tmp_path / "out", index, write_manifest(tmp_path / "train.parquet", changed)
             )
         assert problem in str(error.value) and str(tmp_path / "train.parquet") in str(error.value)
 
@@ -116,47 +129,46 @@ def test_bytes_that_are_not_utf8_are_rejected(tmp_path: Path) -> None:
     # Declared as text by a writer that does not look.
     declared = pa.Array.from_buffers(pa.string(), len(bad), bad.buffers())
     changed = table.set_column(2, "transcript", declared)
-    (ledger,) = build_from(tmp_path / "out", index, train=changed).values()
+    ledger = build_train(tmp_path / "out", index, changed)
     assert ledger.rejected == {"text_not_utf8": 1} and ledger.rows_out == 4
 
 
-def test_nemo_jsonl(tmp_path: Path) -> None:
-    def line(name: str, **changes: object) -> str:
-        return json.dumps(
-            {"audio_filepath": name, "duration": 4, "text": "t", "lang": "en", **changes}
-        )
+ODD_VALUES = [
+    {"duration": "4.0", "text": "\ud800"},  # half a character is damage
+    {"duration": "4.0"},
+    {"duration": {"s": 4}},
+    {"duration": True},
+    {"text": {"text": "x"}},
+    {"text": 7},
+]
 
+
+def test_nemo_jsonl(tmp_path: Path) -> None:
     tars = [
         write_tar(tmp_path / f"audio_{s}.tar", [f"a{s}_{n}.wav" for n in range(5)])
         for s in range(2)
     ]
     index = index_of(tars, tmp_path / "index.parquet")
-    lines = [line(f"a{s}_{n}.wav", shard_id=s) for s in range(2) for n in range(5)]
-    lines[3] = line("./a0_3.wav", tar="audio_0.tar", offset=2.5)
-    lines += ["{broken", "[1, 2]", ""]
-    lines += [line("a0_3.wav", duration="4.0", text="\ud800", shard_id=0)]
-    lines += [line("a0_3.wav", duration="4.0", shard_id=0), json.dumps({"text": "no tar"})]
-    lines += [line("a0_3.wav", duration={"s": 4}, shard_id=0)]
-    lines += [line("a0_3.wav", text={"text": "x"}, shard_id=0), line(["a0_3.wav"], shard_id=0)]
-    lines += [line("a0_3.wav", text=7, shard_id=0), line("a0_3.wav", duration=True, shard_id=0)]
+    rows = [nemo(f"a{s}_{n}.wav", shard_id=s) for s in range(2) for n in range(5)]
+    rows[3] = nemo("./a0_3.wav", tar="audio_0.tar", offset=2.5)
+    rows += [nemo("a0_3.wav", shard_id=0, **change) for change in ODD_VALUES]
+    rows += [nemo(["a0_3.wav"], shard_id=0), {"text": "no tar"}, [1, 2]]
+    lines = [*map(json.dumps, rows), "{broken", ""]
     (tmp_path / "train.jsonl").write_text("\ufeff" + "\n".join(lines))
-    (ledger,) = build_from(tmp_path / "out", index, train=tmp_path / "train.jsonl").values()
-    reasons = (
-        "segment_of_member",
-        "json_damaged",
-        "not_an_object",
-        "duration_not_numeric",
-        "no_tar_path",
-    )
-    # Half a character is damage.
-    rejected = {**dict.fromkeys(reasons, 1), "not_a_text": 3, "json_damaged": 2}
-    assert ledger.rejected == {**rejected, "duration_not_numeric": 3}
+    ledger = build_train(tmp_path / "out", index, tmp_path / "train.jsonl")
+    assert ledger.rejected == {
+        "segment_of_member": 1,
+        "json_damaged": 2,
+        "not_an_object": 1,
+        "no_tar_path": 1,
+        "not_a_text": 3,
+        "duration_not_numeric": 3,
+    }
     assert ledger.rows_out == 9
     assert ledger.repaired == {"json_bom": 1}
     # One manifest per shard, without shard_id: the number is in the name.
-    (tmp_path / "manifest_1.json").write_text(line("a1_0.wav"))
-    (ledger,) = build_from(tmp_path / "out2", index, train=tmp_path / "manifest_1.json").values()
-    assert ledger.rows_out == 1
+    manifest = write_jsonl(tmp_path / "manifest_1.json", [nemo("a1_0.wav")])
+    assert build_train(tmp_path / "out2", index, manifest).rows_out == 1
 
 
 def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> None:
@@ -198,24 +210,13 @@ def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> No
 def test_a_shard_id_is_a_whole_number(
     tmp_path: Path, shard: object, template: str, rows_out: int
 ) -> None:
-    index = index_of([write_tar(tmp_path / "audio_1.tar", ["a.wav"])], tmp_path / "index.parquet")
-    good = {
-        "audio_filepath": "a.wav",
-        "duration": 2,
-        "text": "t",
-        "tar": str(tmp_path / "audio_1.tar"),
-    }
-    line = {"audio_filepath": "./a.wav", "duration": 3, "text": "t", "shard_id": shard}
-    (tmp_path / "train.jsonl").write_text(json.dumps(good))
-    (tmp_path / "dev.jsonl").write_text(json.dumps(line))
-    splits = {"train": [tmp_path / "train.jsonl"], "dev": [tmp_path / "dev.jsonl"]}
-    manifests = scanned([], splits, "", template)
-    choices = BucketChoices(on_leak="keep")
-    ledgers = buckets.build(manifests, TarIndices([index]), tmp_path / "out", choices)
+    tar = write_tar(tmp_path / "audio_1.tar", ["a.wav"])
+    write_jsonl(tmp_path / "train.jsonl", [nemo("a.wav", tar=str(tar))])
+    write_jsonl(tmp_path / "dev.jsonl", [nemo("./a.wav", shard_id=shard)])
+    _, ledger = build_all(tmp_path, scanned([tmp_path], {}, "", template), [tar])
     reason = "tar_not_indexed" if "000" in template else "no_tar_path"
-    assert ledgers[0].rows_out == rows_out and ledgers[0].rejected == (
-        {} if rows_out else {reason: 1}
-    )
+    assert ledger.rows_out == rows_out
+    assert ledger.rejected == ({} if rows_out else {reason: 1})
 
 
 @pytest.mark.parametrize("template", ["audio_{shard}.tar", "audio_{}.tar", "{shard_id:s}.tar"])
@@ -237,18 +238,13 @@ def test_nemos_layout_is_read_as_it_is(
     tmp_path: Path, whole, root, template, prefix, path_map
 ) -> None:
     (tmp_path / "train/sharded_manifests").mkdir(parents=True)
-    rows = [
-        {"audio_filepath": f"u{shard}.wav", "duration": 2, "text": "t", "shard_id": shard}
-        for shard in (0, 1)
-    ]
-    names = (
-        ["tarred_audio_manifest.json"]
-        if whole
-        else [f"sharded_manifests/manifest_{n}.json" for n in (0, 1)]
-    )
-    for number, name in enumerate(names):
-        shown = rows if whole else rows[number : number + 1]
-        (tmp_path / "train" / name).write_text("".join(json.dumps(row) + "\n" for row in shown))
+    rows = [nemo(f"u{shard}.wav", shard_id=shard) for shard in (0, 1)]
+    if whole:
+        write_jsonl(tmp_path / "train/tarred_audio_manifest.json", rows)
+    else:
+        for row in rows:
+            name = f"sharded_manifests/manifest_{row['shard_id']}.json"
+            write_jsonl(tmp_path / "train" / name, [row])
     tars = [
         write_tar(tmp_path / f"{prefix}audio_{shard}.tar", [f"u{shard}.wav"]) for shard in (0, 1)
     ]
@@ -257,8 +253,7 @@ def test_nemos_layout_is_read_as_it_is(
     }
     manifests = scanned([tmp_path], {}, root and str(tmp_path / root), template, path_map=paths)
     assert manifests[0].tars == sorted(map(str, tars))
-    index = TarIndices([index_of(tars, tmp_path / "index.parquet")])
-    (ledger,) = buckets.build(manifests, index, tmp_path / "out", BucketChoices())
+    (ledger,) = build_all(tmp_path, manifests, tars)
     assert (ledger.rows_in, ledger.rows_out) == (2, 2)
 
 
@@ -277,54 +272,36 @@ def test_rows_that_are_parts_of_a_member_are_rejected_all_of_them(tmp_path: Path
         ("e.wav", None),
         ("e.wav", 3.0),
     ]
-    rows = [
-        {"audio_filepath": name, "offset": offset, "duration": 2, "text": "t"}
-        for name, offset in parts
-    ]
-    lines = [json.dumps({**row, "shard_id": 0}) + "\n" for row in rows]
-    (tmp_path / "train.json").write_text("".join(lines))
-    index = TarIndices([index_of([tar], tmp_path / "index.parquet")])
-    (ledger,) = buckets.build(scanned([tmp_path], {}), index, tmp_path / "out", BucketChoices())
+    rows = [nemo(name, offset=offset, tar=str(tar)) for name, offset in parts]
+    write_jsonl(tmp_path / "train.json", rows)
+    (ledger,) = build_all(tmp_path, scanned([tmp_path], {}), [tar])
     assert ledger.rejected == {"segment_of_member": 7} and ledger.rows_out == 2
     # Another part may be a row of another split.
-    part = {"audio_filepath": "c.wav", "offset": 5.0, "duration": 2, "text": "t", "shard_id": 0}
-    (tmp_path / "dev.json").write_text(json.dumps(part))
-    _, ledger = buckets.build(scanned([tmp_path], {}), index, tmp_path / "out", BucketChoices())
+    write_jsonl(tmp_path / "dev.json", [nemo("c.wav", offset=5.0, tar=str(tar))])
+    ledger, _ = build_all(tmp_path, scanned([tmp_path], {}), [tar])
     assert ledger.rejected == {"segment_of_member": 8} and ledger.rows_out == 1
     # A parquet of them is refused.
-    table = pa.Table.from_pylist([{**row, "tar": str(tar)} for row in rows])
     with pytest.raises(MillraceError, match="offset has rows that begin within a member"):
-        build_from(tmp_path / "out", index, train=write_manifest(tmp_path / "t.parquet", table))
+        manifest_of("train", [write_manifest(tmp_path / "t.parquet", rows)]).scan()
 
 
 def test_rows_that_nemo_is_told_to_skip_are_left_out_and_are_no_errors(tmp_path: Path) -> None:
     words = [True, 1, "low character-rate", False, 0, "", None]
     tar = write_tar(tmp_path / "audio_0.tar", [f"{number}.wav" for number in range(len(words))])
-    rows = [
-        {
-            "audio_filepath": f"{number}.wav",
-            "shard_id": 0,
-            "duration": 2,
-            "text": "t",
-            "_skipme": word,
-        }
-        for number, word in enumerate(words)
-    ]
+    rows = [nemo(f"{number}.wav", shard_id=0, _skipme=word) for number, word in enumerate(words)]
     rows.append({**rows[0], "offset": 1.0})
-    (tmp_path / "train.json").write_text("\n".join(map(json.dumps, rows)))
-    index = TarIndices([index_of([tar], tmp_path / "index.parquet")])
-    ledgers = buckets.build(scanned([tmp_path], {}), index, tmp_path / "out", BucketChoices())
+    write_jsonl(tmp_path / "train.json", rows)
+    ledgers = build_all(tmp_path, scanned([tmp_path], {}), [tar])
     assert ledgers[0].rejected == {"skipme": 4} and ledgers[0].rows_out == 4
     buckets.check_errors(ledgers, 0.0, tmp_path / "out")
 
 
 def test_a_jsonl_manifest_in_utf_16_says_so(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=1, members=3)
-    (tmp_path / "train.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-16"
-    )
+    manifest = write_jsonl(tmp_path / "train.jsonl", rows)
+    manifest.write_text(manifest.read_text(), encoding="utf-16")
     with pytest.raises(MillraceError, match="json_encoding"):
-        build_from(tmp_path / "out", index, train=tmp_path / "train.jsonl")
+        build_train(tmp_path / "out", index, manifest)
 
 
 def test_the_speech_lanes_index_needs_no_tar_index(tmp_path: Path) -> None:
@@ -338,12 +315,9 @@ def test_the_speech_lanes_index_needs_no_tar_index(tmp_path: Path) -> None:
         "test": 3,
     }
     assert ledgers["train"].rejected == {"empty_transcript": 1, "tar_missing": 1}
-    paths = [
-        *(tmp_path / "out/train").iterdir(),
-        tmp_path / "out/dev.parquet",
-        tmp_path / "out/test.parquet",
-    ]
-    rows = [row for path in paths for row in rows_of(path)]
+    rows = train_rows(tmp_path / "out")
+    for split in ("dev", "test"):
+        rows += rows_of(tmp_path / f"out/{split}.parquet")
     assert len(rows) == 11
     for row in rows:
         assert f":{row['tar_member_name']}:" in content(row).decode()
@@ -369,7 +343,6 @@ def test_rows_that_stand_twice_are_part_of_a_manifests_content(tmp_path: Path) -
     rows, _ = corpus(tmp_path, tars=1, members=2)
     contents = set()
     for name, first in (("a", rows[0]), ("b", rows[1])):
-        path = tmp_path / f"{name}.jsonl"
-        path.write_text(f"{json.dumps(first)}\n" * 2)
+        path = write_jsonl(tmp_path / f"{name}.jsonl", [first, first])
         contents.add(manifest_of("train", [path]).facts(0)["content"])
     assert len(contents) == 2

@@ -95,6 +95,11 @@ def padded(body: bytes) -> bytes:
     return body + bytes(-len(body) % 512)
 
 
+def file(name: bytes, body: bytes, typeflag: bytes = b"0", **fields) -> bytes:
+    """A header, and the bytes of which it gives the size."""
+    return header(name, len(body), typeflag, **fields) + padded(body)
+
+
 def pax(*records: tuple[bytes, bytes], typeflag: bytes = b"x") -> bytes:
     payload = b""
     for key, value in records:
@@ -102,7 +107,7 @@ def pax(*records: tuple[bytes, bytes], typeflag: bytes = b"x") -> bytes:
         while len(str(length)) + len(key) + len(value) + 3 != length:
             length = len(str(length)) + len(key) + len(value) + 3
         payload += b"%d %s=%s\n" % (length, key, value)
-    return header(b"pax", len(payload), typeflag) + padded(payload)
+    return file(b"pax", payload, typeflag)
 
 
 END = bytes(1024)
@@ -280,26 +285,24 @@ BASE_256 = header(b"big", 0, at_124=b"\x80" + (700).to_bytes(11, "big")) + padde
 DIALECTS = {
     "base-256 size": (BASE_256, [(b"big", FILE, body_of(700))]),
     "blank size": (
-        header(b"empty", 0, at_124=b" " * 12) + header(b"z", 1) + padded(b"z"),
+        header(b"empty", 0, at_124=b" " * 12) + file(b"z", b"z"),
         [(b"empty", FILE, b""), (b"z", FILE, b"z")],
     ),
     "posix prefix": (
-        header(b"tail", 5, at_345=b"p" * 155) + padded(b"abcde"),
+        file(b"tail", b"abcde", at_345=b"p" * 155),
         [(b"p" * 155 + b"/tail", FILE, b"abcde")],
     ),
     "posix prefix, other version": (
-        header(b"tail", 1, magic=b"ustar 00", at_345=b"folder") + padded(b"x"),
+        file(b"tail", b"x", magic=b"ustar 00", at_345=b"folder"),
         [(b"folder/tail", FILE, b"x")],
     ),
     "GNU has other fields there": (
-        header(b"file", 3, magic=b"ustar  \0", at_345=b"14000000000\0") + padded(b"abc"),
+        file(b"file", b"abc", magic=b"ustar  \0", at_345=b"14000000000\0"),
         [(b"file", FILE, b"abc")],
     ),
     "version 7, no magic": (
         header(b"folder/", 0, b"\0", magic=b"")
-        + b"".join(
-            header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(40)
-        ),
+        + b"".join(file(b"m%d" % i, body_of(600, i), b"\0", magic=b"") for i in range(40)),
         [(b"folder", DIRECTORY, b""), *((b"m%d" % i, FILE, body_of(600, i)) for i in range(40))],
     ),
     "pax path and size": (
@@ -307,23 +310,17 @@ DIALECTS = {
         [("dir/é".encode(), FILE, b"abc")],
     ),
     "pax binary path": (
-        pax((b"hdrcharset", b"BINARY"), (b"path", b"raw\xff\xfe"))
-        + header(b"short", 2)
-        + padded(b"de"),
+        pax((b"hdrcharset", b"BINARY"), (b"path", b"raw\xff\xfe")) + file(b"short", b"de"),
         [(b"raw\xff\xfe", FILE, b"de")],
     ),
     "pax global, then a line break in a path": (
         pax((b"comment", b"c" * 2000), (b"mtime", b"1.5"), typeflag=b"g")
         + pax((b"path", b"with\nnewline=1"))
-        + header(b"short", 1)
-        + padded(b"f"),
+        + file(b"short", b"f"),
         [(b"with\nnewline=1", FILE, b"f")],
     ),
     "pax path, then a pax global": (
-        pax((b"path", b"own"))
-        + pax((b"comment", b"c"), typeflag=b"g")
-        + header(b"short", 1)
-        + padded(b"h"),
+        pax((b"path", b"own")) + pax((b"comment", b"c"), typeflag=b"g") + file(b"short", b"h"),
         [(b"own", FILE, b"h")],
     ),
     "pax twice": (
@@ -334,29 +331,16 @@ DIALECTS = {
         [(b"one", FILE, b"de")],
     ),
     "GNU long name, then pax": (
-        header(b"long", 7, b"L")
-        + padded(b"gnu-on\0")
-        + pax((b"comment", b"x"))
-        + header(b"short", 1)
-        + padded(b"g"),
+        file(b"long", b"gnu-on\0", b"L") + pax((b"comment", b"x")) + file(b"short", b"g"),
         [(b"gnu-on", FILE, b"g")],
     ),
     "label and multi-volume": (
-        header(b"label", 0, b"V")
-        + header(b"part", 600, b"M")
-        + padded(body_of(600))
-        + header(b"z", 1)
-        + padded(b"z"),
+        header(b"label", 0, b"V") + file(b"part", body_of(600), b"M") + file(b"z", b"z"),
         [(b"label", SPECIAL, b""), (b"part", tar_header.MULTI_VOLUME, b""), (b"z", FILE, b"z")],
     ),
     **{
         f"sparse {name}": (
-            header(b"a", 3)
-            + padded(b"abc")
-            + head
-            + padded(body_of(600))
-            + header(b"z", 3)
-            + padded(b"xyz"),
+            file(b"a", b"abc") + head + padded(body_of(600)) + file(b"z", b"xyz"),
             [(b"a", FILE, b"abc"), (b"s", SPARSE, b""), (b"z", FILE, b"xyz")],
         )
         for name, head in SPARSES.items()
@@ -369,7 +353,7 @@ DIALECTS = {
 def test_members_of_every_dialect(tmp_path, dialect, chains):
     content, members = DIALECTS[dialect]
     # In a tar of others, so that a wrong end of the member shows.
-    path = save(tmp_path, content + header(b"after", 2) + padded(b"ok") + END)
+    path = save(tmp_path, content + file(b"after", b"ok") + END)
     scanned = scan(path, chains)
     assert scanned.status == "ok" and ("sparse" in scanned.reason) == dialect.startswith("sparse")
     kinds = [(name, kind) for name, kind, _ in members]
@@ -388,7 +372,7 @@ def test_sizes_above_8_gib(tmp_path, head):
     with open(tmp_path / "huge.tar", "w+b") as tar:
         tar.write(head)
         tar.seek(len(head) + SIZE)
-        tar.write(header(b"after", 3) + padded(b"abc") + END)
+        tar.write(file(b"after", b"abc") + END)
     for chains in (1, 16):
         scanned = scan(tar.name, chains)
         assert (scanned.status, scanned.names) == ("ok", [b"huge", b"after"])
@@ -450,8 +434,8 @@ def test_bytes_behind_a_link_or_a_directory_are_damage_by_name(tmp_path, chains)
     content = b"".join(
         [
             tar_of(("d/a", b"first"))[:1024],
-            header(b"hard", 5, b"1", at_157=b"d/a") + padded(b"first"),
-            header(b"d/", 700, b"5") + padded(body_of(700, 1)),
+            file(b"hard", b"first", b"1", at_157=b"d/a"),
+            file(b"d/", body_of(700, 1), b"5"),
             tar_of(("d/b", body_of(2000, 6))),
         ]
     )
@@ -488,15 +472,55 @@ def flipped(at: int, content: bytes = MANY) -> bytes:
     return content[:at] + bytes([content[at] ^ 0x15]) + content[at + 1 :]
 
 
-def with_header(size: int) -> bytes:
-    """A tar of a, b and between them a header with this base-256 size."""
-    first = b"\xff" if size < 0 else b"\x80"
-    odd = header(b"odd", 0, at_124=first + size.to_bytes(11, "big", signed=size < 0))
+def between(odd: bytes) -> bytes:
+    """A tar of a, b and what stands between them."""
     return tar_of(("a", b"a"))[:1024] + odd + tar_of(("b", b"b"))
 
 
+# Headers that are damaged or never written, and a word of the reason.
+ODD_HEADERS = {
+    "size below zero": (
+        header(b"odd", 0, at_124=b"\xff" + (-1536).to_bytes(11, "big", signed=True)),
+        "a size which is no number",
+    ),
+    **{
+        f"size of {bits} bits": (
+            header(b"odd", 0, at_124=b"\x80" + ((1 << bits) - 1).to_bytes(11, "big")),
+            "no file can have",
+        )
+        for bits in (63, 88)
+    },
+    # As of a record that grew, or of two headers: other readers take another name or size.
+    **{
+        f"PAX records {records!r}": (file(b"pax", records, b"x"), word)
+        for records, word in [
+            (b"0 path=z\n", "a PAX record of an impossible length"),
+            (b"9 path=z\0", "a PAX record of an impossible length"),
+            (b"8 size=1z", "a PAX record of an impossible length"),
+            (b"9 path=z\npath=y", "PAX records that are none"),
+        ]
+    },
+    # Each of thousands would be read again from each of those before it.
+    "headers of one member": (
+        40 * pax((b"comment", b"1")),
+        "more than 16 headers of one member",
+    ),
+    # Taken at its word it would be a file that ends there, and what lies behind it lost.
+    "extended header of a size above all": (
+        header(b"long", 1 << 30, b"L"),
+        "an extended header of an impossible size",
+    ),
+    "PAX size of thousands of digits": (
+        pax((b"size", b"9" * 5000)),
+        "a size which is no number",
+    ),
+    "global size": (
+        pax((b"size", b"3"), typeflag=b"g"),
+        "a global header with a path or size",
+    ),
+}
 INNER = tar_of(("a", b"a"), ("inner.tar", many(30)[0]), ("b", b"b"), ("c", b"c"))
-NO_MAGIC = [header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(9)]
+NO_MAGIC = [file(b"m%d" % i, body_of(600, i), b"\0", magic=b"") for i in range(9)]
 TO_LATER = header(b"m020.flac", 720 + 3 * 1536)
 # Content, status, a word of the reason, the readable members, and how many of them are marked
 # recovered.
@@ -519,103 +543,24 @@ DAMAGE = {
         ALL_BUT_20,
         29,
     ),
-    "size below zero": (
-        with_header(-1536),
-        "damaged",
-        "a size which is no number",
-        [(b"a", b"a"), (b"b", b"b")],
-        1,
-    ),
     **{
-        f"size of {bits} bits": (
-            with_header((1 << bits) - 1),
-            "damaged",
-            "no file can have",
-            [(b"a", b"a"), (b"b", b"b")],
-            1,
-        )
-        for bits in (63, 88)
-    },
-    "PAX record of no length": (
-        tar_of(("a", b"a"))[:1024]
-        + header(b"pax", 9, b"x")
-        + padded(b"0 path=z\n")
-        + tar_of(("b", b"b")),
-        "damaged",
-        "a PAX record of an impossible length",
-        [(b"a", b"a"), (b"b", b"b")],
-        1,
-    ),
-    # As of a record that grew, or of two headers: other readers take another name or size.
-    **{
-        f"PAX records {records!r}": (
-            tar_of(("a", b"a"))[:1024]
-            + header(b"pax", len(records), b"x")
-            + padded(records)
-            + tar_of(("b", b"b")),
-            "damaged",
-            word,
-            [(b"a", b"a"), (b"b", b"b")],
-            1,
-        )
-        for records, word in [
-            (b"9 path=z\0", "a PAX record of an impossible length"),
-            (b"8 size=1z", "a PAX record of an impossible length"),
-            (b"9 path=z\npath=y", "PAX records that are none"),
-        ]
+        name: (between(odd), "damaged", word, [(b"a", b"a"), (b"b", b"b")], 1)
+        for name, (odd, word) in ODD_HEADERS.items()
     },
     **{
         f"two headers of {key.decode()}": (
-            tar_of(("a", b"a"))[:1024]
-            + pax((key, b"0"))
-            + second
-            + header(b"short", 1)
-            + padded(b"1")
-            + tar_of(("b", b"b")),
+            between(pax((key, b"0")) + second + file(b"short", b"1")),
             "damaged",
             "two paths, links or sizes of one member",
             [(b"a", b"a"), (name, b"1"), (b"b", b"b")],
             2,
         )
         for key, second, name in [
-            (b"path", header(b"long", 2, b"L") + padded(b"2\0"), b"2"),
-            (b"linkpath", header(b"long", 2, b"K") + padded(b"2\0"), b"short"),
+            (b"path", file(b"long", b"2\0", b"L"), b"2"),
+            (b"linkpath", file(b"long", b"2\0", b"K"), b"short"),
             (b"size", pax((b"size", b"1")), b"short"),
         ]
     },
-    # Each of thousands would be read again from each of those before it.
-    "headers of one member": (
-        tar_of(("a", b"a"))[:1024] + 40 * pax((b"comment", b"1")) + tar_of(("b", b"b")),
-        "damaged",
-        "more than 16 headers of one member",
-        [(b"a", b"a"), (b"b", b"b")],
-        1,
-    ),
-    # Taken at its word it would be a file that ends there, and what lies behind it lost.
-    "extended header of a size above all": (
-        tar_of(("a", b"a"))[:1024] + header(b"long", 1 << 30, b"L") + tar_of(("b", b"b")),
-        "damaged",
-        "an extended header of an impossible size",
-        [(b"a", b"a"), (b"b", b"b")],
-        1,
-    ),
-    "PAX size of thousands of digits": (
-        tar_of(("a", b"a"))[:1024] + pax((b"size", b"9" * 5000)) + tar_of(("b", b"b")),
-        "damaged",
-        "a size which is no number",
-        [(b"a", b"a"), (b"b", b"b")],
-        1,
-    ),
-    "global size": (
-        header(b"a", 3)
-        + padded(b"abc")
-        + pax((b"size", b"3"), typeflag=b"g")
-        + tar_of(("b", b"b")),
-        "damaged",
-        "a global header with a path or size",
-        [(b"a", b"abc"), (b"b", b"b")],
-        1,
-    ),
     "first header": (b"\xff" * 512 + MANY[512:], "not_a_tar", "bad checksum", [], 0),
     # What comes next are the headers in it: they are this tar's, and marked as recovered.
     "header of a tar in the tar": (
@@ -671,7 +616,7 @@ def test_damage_costs_the_members_it_lies_in(tmp_path, damage):
 
 def test_behind_the_long_map_of_a_sparse_member_is_read_on_as_after_damage(tmp_path):
     sparse = header(b"s", at_482=b"\1", **GNU_SPARSE) + b"\1" * 512 + padded(body_of(600))
-    content = header(b"a", 3) + padded(b"abc") + sparse + header(b"z", 3) + padded(b"xyz") + END
+    content = file(b"a", b"abc") + sparse + file(b"z", b"xyz") + END
     scanned = scan(save(tmp_path, content))
     assert scanned.status == "damaged" and "1 sparse members are not supported" in scanned.reason
     assert (scanned.names, scanned.kinds.tolist()) == ([b"a", b"s", b"z"], [FILE, SPARSE, FILE])

@@ -29,8 +29,8 @@ _MEMBERS_AT_ONCE = 64
 _PageKey = tuple[int, bytes]
 
 T = TypeVar("T")
-# What is made of a member: from a descriptor of the tar, offset and size.
-Read = Callable[[int, int, int], T]
+# What is made of a member, if it can be read: from a descriptor of the tar, offset and size.
+Read = Callable[[int, int, int], T | None]
 
 
 class Rows(NamedTuple):
@@ -170,26 +170,21 @@ class HeldOut:
             if digest:
                 split.by_digest.setdefault(digest, number)
 
-    def _hashes(self, rows: Rows, numbers: np.ndarray, whole: bool) -> list[bytes]:
-        """Hashes of the members of some rows, or of a page of each; empty for one that cannot be
+    def _hashes(self, rows: Rows, numbers: np.ndarray, whole: bool) -> list[bytes | None]:
+        """Hashes of the members of some rows, or of a page of each; None for one that cannot be
         read."""
-        hashes = self._read(rows, numbers, partial(_hash, whole), b"")
-        self._note_unread(rows, numbers, [not digest for digest in hashes])
-        return hashes
+        return self._read(rows, numbers, partial(_hash, whole))
 
     def _heard(
         self, rows: Rows, numbers: np.ndarray, steps: int = SEARCHED_STEPS
     ) -> list[np.ndarray]:
         """The fingerprints of the members of some rows; empty for one that cannot be decoded."""
-        found = self._read(rows, numbers, partial(_hear, steps), None)
-        self._note_unread(rows, numbers, [words is None for words in found])
-        return [np.zeros(0, np.uint32) if words is None else words for words in found]
+        heard = self._read(rows, numbers, partial(_hear, steps))
+        return [np.zeros(0, np.uint32) if words is None else words for words in heard]
 
-    def _note_unread(self, rows: Rows, numbers: np.ndarray, is_unread: list[bool]) -> None:
-        self._unread.update(rows.keys[numbers[is_unread]].tolist())
-
-    def _read(self, rows: Rows, numbers: np.ndarray, read: Read[T], missing: T) -> list[T]:
-        """What `read` makes of the members of some rows; `missing` where a tar cannot be opened.
+    def _read(self, rows: Rows, numbers: np.ndarray, read: Read[T]) -> list[T | None]:
+        """What `read` makes of the members of some rows; None, and noted, for one that cannot be
+        read.
 
         Each tar is read from its beginning to its end."""
         chosen = rows.take(numbers)
@@ -199,7 +194,7 @@ class HeldOut:
         for group in np.split(order, edges):
             for first in range(0, len(group), _MEMBERS_AT_ONCE):
                 groups.append(group[first : first + _MEMBERS_AT_ONCE])
-        made = [missing] * len(numbers)
+        made: list[T | None] = [None] * len(numbers)
 
         def read_group(group: np.ndarray) -> None:
             try:
@@ -213,6 +208,8 @@ class HeldOut:
 
         with ThreadPoolExecutor(self._threads) as pool:
             list(pool.map(read_group, groups))
+        is_unread = [result is None for result in made]
+        self._unread.update(chosen.keys[is_unread].tolist())
         return made
 
 
@@ -239,8 +236,8 @@ class _Split:
         self.sounds: Sounds | None = None
 
 
-def _hash(whole: bool, tar: int, offset: int, size: int) -> bytes:
-    """The hash of a member or of its page, empty if the tar ends before."""
+def _hash(whole: bool, tar: int, offset: int, size: int) -> bytes | None:
+    """The hash of a member or of its page, None if the tar ends before."""
     start = offset
     stop = offset + size
     if not whole and size > PAGE:
@@ -251,7 +248,7 @@ def _hash(whole: bool, tar: int, offset: int, size: int) -> bytes:
         wanted = min(_CHUNK, stop - place)
         content = os.pread(tar, wanted, place)
         if len(content) < wanted:
-            return b""
+            return None
         digest.update(content)
     return digest.digest()
 

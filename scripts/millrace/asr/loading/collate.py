@@ -99,11 +99,7 @@ class Batch:
         """The same batch in page-locked memory (the DataLoader's pinning thread calls this)."""
         self.audio = self.audio.pin_memory()
         self.lengths = self.lengths.pin_memory()
-        if self.prepared is not None:
-            tensors = {
-                name: tensor.pin_memory() for name, tensor in self.prepared["tensors"].items()
-            }
-            self.prepared = {**self.prepared, "tensors": tensors}
+        self.prepared = self._prepared_as(torch.Tensor.pin_memory)
         return self
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> Batch:
@@ -112,12 +108,17 @@ class Batch:
         self.lengths = self.lengths.to(device, non_blocking=non_blocking)
         return self
 
+    def _prepared_as(self, change: Callable[[Any], Any]) -> dict[str, Any] | None:
+        """What was prepared, if anything was, with each of its tensors changed."""
+        if self.prepared is None:
+            return None
+        tensors = {name: change(tensor) for name, tensor in self.prepared["tensors"].items()}
+        return {**self.prepared, "tensors": tensors}
+
     def __getstate__(self) -> dict:
         # Arrays go through the pipe: each tensor would take a file descriptor.
         state = {**self.__dict__, "lengths": self.lengths.numpy()}
-        if self.prepared is not None:
-            arrays = {name: tensor.numpy() for name, tensor in self.prepared["tensors"].items()}
-            state["prepared"] = {**self.prepared, "tensors": arrays}
+        state["prepared"] = self._prepared_as(torch.Tensor.numpy)
         if self.slot and self.audio is self.slot.tensor:
             # The trainer has the slot mapped already. Other audio, of a transform, goes itself.
             state["audio"] = None
@@ -126,12 +127,8 @@ class Batch:
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self.lengths = torch.from_numpy(self.lengths)
-        if self.prepared is not None:
-            # Tensors again before the pinning thread sees the batch.
-            tensors = {
-                name: torch.from_numpy(array) for name, array in self.prepared["tensors"].items()
-            }
-            self.prepared = {**self.prepared, "tensors": tensors}
+        # Tensors again before the pinning thread sees the batch.
+        self.prepared = self._prepared_as(torch.from_numpy)
         if self.slot:
             if self.audio is None:
                 self.audio = self.slot.tensor

@@ -172,21 +172,21 @@ class IndexedTarReader:
         except ReadError as error:
             return error
 
-    def will_need(self, requests: Sequence[Request]) -> bool:
+    def will_need(self, requests: Sequence[Request]) -> None:
         """Announce reads to the kernel in the order (tar, offset), so that they are under way
-        together; True if the bytes are cached already.
+        together.
 
-        Then it costs a few one-byte probes. Never fails: reading shows what is wrong with a tar.
+        If the bytes are cached already, it costs a few one-byte probes. Never fails: reading shows
+        what is wrong with a tar.
         """
-        if not requests or not hasattr(os, "posix_fadvise"):
-            return False
-        with self._files.lock:
-            return self._announce(requests)
+        if requests and hasattr(os, "posix_fadvise"):
+            with self._files.lock:
+                self._announce(requests)
 
-    def _announce(self, requests: Sequence[Request]) -> bool:
+    def _announce(self, requests: Sequence[Request]) -> None:
         step = max(1, len(requests) // _PROBES)
         if all(map(self._cached, requests[::step])):
-            return True
+            return
         # Keys are all numbers or all paths; str() sorts them, should they be mixed, all the same.
         for tar, offset, size in sorted(
             requests, key=lambda request: (str(request[0]), request[1])
@@ -196,7 +196,6 @@ class IndexedTarReader:
                 for start in range(offset, offset + size, _ADVICE_BYTES):
                     length = min(_ADVICE_BYTES, offset + size - start)
                     os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
-        return False
 
     def close(self) -> None:
         """Close all descriptors; the reader can be used again."""

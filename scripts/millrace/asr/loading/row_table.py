@@ -201,8 +201,7 @@ class RowTable:
         path."""
         if not 0 <= tar < self._facts["tar_count"]:
             raise KeyError(tar)
-        name, name_bytes, *recorded, digest = self._record(TAR, "tars", tar)
-        path = os.fsdecode(self._pread(name_bytes, name))
+        path, *recorded, digest = self._tar(tar)
         if leads_out(path):
             path = self._as_built(path)
             if self._moved_from:
@@ -222,11 +221,15 @@ class RowTable:
         """The deepest folder that held all tars whose paths lead out; "" if there are none."""
         folders = []
         for tar in range(self._facts["tar_count"]):
-            place, size, *_ = self._record(TAR, "tars", tar)
-            name = os.fsdecode(self._pread(size, place))
-            if leads_out(name):
-                folders.append(os.path.dirname(self._as_built(name)))
+            path, *_ = self._tar(tar)
+            if leads_out(path):
+                folders.append(os.path.dirname(self._as_built(path)))
         return os.path.commonpath(folders) if folders else ""
+
+    def _tar(self, tar: int) -> tuple:
+        """The path of a tar as it is written, and what was recorded of it."""
+        place, size, *recorded = self._record(TAR, "tars", tar)
+        return os.fsdecode(self._pread(size, place)), *recorded
 
     def _record(self, kind: np.dtype, region: str, number: int) -> tuple:
         raw = self._pread(kind.itemsize, self._facts[region] + number * kind.itemsize)

@@ -91,34 +91,31 @@ class TarScan:
 def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
     """Find all members of the tar at `path`, with up to `chains` chains at once. Never raises: see
     status."""
-    result = TarScan(os.fspath(path))
+    name = os.fspath(path)
+    before = (-1, -1)
     try:
-        before = os.stat(path)
-        result.size = before.st_size
-        result.mtime_ns = before.st_mtime_ns
-        if not stat.S_ISREG(before.st_mode):
-            result.status = "unreadable"
-            result.reason = "not a regular file"
-        elif before.st_size == 0:
-            result.status = "zero_length"
-            result.reason = "the file has no bytes"
-        else:
-            with contextlib.closing(HeaderFile(path)) as source:
-                _Assembly(source, result).build(chains)
-                result.digest = digest(source.fd, result.size)
-                after = os.fstat(source.fd)
-                result.reads = source.reads
-                result.bytes_read = source.bytes_read
-            now = after.st_size, after.st_mtime_ns
-            if now != (before.st_size, before.st_mtime_ns):
-                reason = "it changed while it was read"
-                result = TarScan(result.path, *now, "changed", reason)
+        state = os.stat(path)
+        before = (state.st_size, state.st_mtime_ns)
+        if not stat.S_ISREG(state.st_mode):
+            return TarScan(name, *before, "unreadable", "not a regular file")
+        if not state.st_size:
+            return TarScan(name, *before, "zero_length", "the file has no bytes")
+        result = TarScan(name, *before)
+        with contextlib.closing(HeaderFile(path)) as source:
+            _Assembly(source, result).build(chains)
+            result.digest = digest(source.fd, result.size)
+            after = os.fstat(source.fd)
+            result.reads = source.reads
+            result.bytes_read = source.bytes_read
     except FileNotFoundError:
-        result.status = "missing"
-        result.reason = "no such file"
+        return TarScan(name, *before, "missing", "no such file")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        result = TarScan(result.path, result.size, result.mtime_ns, "unreadable", reason)
+        return TarScan(name, *before, "unreadable", reason)
+
+    now = (after.st_size, after.st_mtime_ns)
+    if now != before:
+        return TarScan(name, *now, "changed", "it changed while it was read")
     return result
 
 
