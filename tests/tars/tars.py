@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from collections.abc import Iterable
 from pathlib import Path
+
+from tests.asr.tars.test_scan import tar_of
 
 
 def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:
     """A tar of these members in this order, whatever their names."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
+    path.write_bytes(tar_of(*members))
     return path
 
 

@@ -21,7 +21,7 @@ from millrace.common.errors import MillraceError
 from millrace.tars.__main__ import main
 from millrace.tars.index import FOLDER, open_indices, tar_paths
 from millrace.tars.samples import NO_FILE, OTHER_NAME, TarSamples
-from tests.asr.tars.test_scan import DIALECTS, END, archives, header, reference, tar_of
+from tests.asr.tars.test_scan import END, SPARSES, body_of, file, header, padded, tar_of
 from tests.tars.tars import write_samples, write_tar
 
 PARTS = ["a", "b", ".", ".", "A", "/", "_", "__", "jpg", "./", "é", "\n", " "]
@@ -31,8 +31,8 @@ NAMES = st.lists(st.sampled_from(PARTS), min_size=1, max_size=7).map("".join)
 LINKS = [(b"a.hard", b"1"), (b"a.sym", b"2")]
 
 
-def opened(*paths: Path) -> TarSamples:
-    return TarSamples.of(open_indices(tar_paths(paths)))
+def opened(*paths: Path, ids: str = "key") -> TarSamples:
+    return TarSamples.of(open_indices(tar_paths(paths)), ids)
 
 
 def contents(samples: TarSamples) -> list[tuple[str, dict[str, bytes]]]:
@@ -78,59 +78,32 @@ def test_members_are_grouped_as_webdataset_groups_them(tmp_path, names):
     assert in_samples + samples.skipped.total() == len(written)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(parts=st.lists(archives(), min_size=1, max_size=2))
-def test_bytes_are_those_of_tarfile_whatever_the_dialect(tmp_path, parts):
-    check_bytes(tmp_path, b"".join(parts))
-
-
-@pytest.mark.parametrize("dialect", [name for name in DIALECTS if "multi" not in name])
-def test_bytes_are_those_of_tarfile_in_rare_dialects(tmp_path, dialect):
-    content = DIALECTS[dialect][0] + tar_of(("x.a", b"1"), ("x.b", b"22"))
-    if dialect.startswith("sparse"):
-        (tmp_path / "a.tar").write_bytes(content)
-        with pytest.raises(MillraceError, match="sparse members are not supported"):
-            opened(tmp_path / "a.tar")
-    else:
-        check_bytes(tmp_path, content)
-
-
-def check_bytes(folder: Path, content: bytes) -> None:
-    """Every member in a sample has tarfile's bytes, or the tar is refused by name."""
-    path = folder / "a.tar"
-    path.write_bytes(content)
-    try:
-        samples = opened(path)
-    except MillraceError as error:
-        refusals = ("zero_length", "not UTF-8", "the same id", "its field")
-        assert any(words in str(error) for words in refusals), error
-        return
-    found = [body for _, sample in contents(samples) for body in sample.values()]
-    bodies = iter([body for _, body in reference(path)])
-    assert all(body in bodies for body in found)
-    skipped = samples.skipped.total() - samples.skipped[NO_FILE]
-    assert len(found) + skipped == len(reference(path))
-
-
+# The members of tars, by their names, and what is said of them.
 TWICE = {
-    "field": ([[("a.txt", b"1"), ("a.TXT", b"2")]], "its field txt lies at byte 512 and at byte"),
-    "key apart": (
-        [[("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3")]],
-        r"the same id as a in .*sort the tar",
-    ),
+    "field": ({"0.tar": "a.txt a.TXT"}, "key", "its field txt lies at byte 512 and at byte"),
+    "key apart": ({"0.tar": "a.x b.x a.y"}, "key", r"the same id as a in .*sort the tar"),
+    "id apart": ({"0.tar": "a.x b.x a.y"}, "tar", r"the same id as 0/a in .*sort the tar"),
     "key in two tars": (
-        [[("a.txt", b"1")], [("a.txt", b"2")]],
+        {"0.tar": "a.txt", "1.tar": "a.txt"},
+        "key",
         r'the same id as a in .*1\.tar .*ids="tar"',
+    ),
+    "name of two tars": (
+        {"0.tar": "7.txt", "other/0.tar": "7.txt"},
+        "tar",
+        r"the same id as 0/7 in .*Rename one of the tars",
     ),
 }
 
 
-@pytest.mark.parametrize("case", TWICE)
-def test_what_stands_twice_is_refused_with_both_places(tmp_path, case):
-    tars, words = TWICE[case]
-    paths = [write_tar(tmp_path / f"{at}.tar", members) for at, members in enumerate(tars)]
+@pytest.mark.parametrize(("tars", "ids", "words"), TWICE.values(), ids=TWICE)
+def test_what_stands_twice_is_refused_with_both_places(tmp_path, tars, ids, words):
+    paths = [
+        write_tar(tmp_path / tar, [(name, b"1") for name in names.split()])
+        for tar, names in tars.items()
+    ]
     with pytest.raises(MillraceError, match=words) as error:
-        opened(*paths)
+        opened(*paths, ids=ids)
     assert str(paths[0]) in str(error.value) and " at byte " in str(error.value)
 
 
@@ -138,23 +111,15 @@ def test_ids_of_tar_and_key_tell_keys_apart_that_repeat_across_tars(tmp_path):
     contents_of = [[("7.txt", b"one")], [("7.txt", b"two"), ("s/8.txt", b"three")]]
     paths = [write_tar(tmp_path / f"{at}.tar", members) for at, members in enumerate(contents_of)]
     dotted = write_tar(tmp_path / "v1.2.tar", contents_of[0])
-    assert TarSamples.of(open_indices([str(dotted)]), "tar").ids.to_pylist() == ["v1.2/7"]
-    samples = TarSamples.of(open_indices(tar_paths(paths)), "tar")
+    assert opened(dotted, ids="tar").ids.to_pylist() == ["v1.2/7"]
+    samples = opened(*paths, ids="tar")
     texts = {key: sample["txt"] for key, sample in contents(samples)}
     assert texts == {"0/7": b"one", "1/7": b"two", "1/s/8": b"three"}
     assert samples["1/7"] == {"txt": b"two"}
-    alone = TarSamples.of(open_indices(tar_paths(paths[1:])), "tar")
+    alone = opened(*paths[1:], ids="tar")
     assert alone.ids.to_pylist() == ["1/7", "1/s/8"]
-
-    # What is not one sample stays none.
-    apart = write_tar(tmp_path / "2.tar", [("a.x", b"1"), ("b.x", b"2"), ("a.y", b"3")])
-    with pytest.raises(MillraceError, match=r"the same id as 2/a in .*sort the tar"):
-        TarSamples.of(open_indices([str(apart)]), "tar")
-    twin = write_tar(tmp_path / "other" / "0.tar", contents_of[0])
-    with pytest.raises(MillraceError, match=r"the same id as 0/7 in .*Rename one of the tars"):
-        TarSamples.of(open_indices([str(paths[0]), str(twin)]), "tar")
     with pytest.raises(MillraceError, match="ids cannot be 'path'"):
-        TarSamples.of(open_indices([str(apart)]), "path")
+        opened(dotted, ids="path")
 
 
 BROKEN = {
@@ -163,6 +128,8 @@ BROKEN = {
     "empty": lambda content: b"",
     "compressed": lambda content: b"\x1f\x8b" + content,
     "no tar": lambda content: b"x" * 2000,
+    "sparse": lambda content: SPARSES["pax-0.1"] + padded(body_of(600)) + content,
+    "in volumes": lambda content: file(b"part", b"1", b"M") + content,
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.asr.buckets.config import NAME, BucketConfig, output_folder
+from millrace.asr.buckets.config import NAME, BucketConfig
 from millrace.common.errors import MillraceError
 
 
@@ -30,9 +30,3 @@ def test_a_split_or_parquets_that_are_not_there_are_named(tmp_path):
         buckets.parquets()
     with pytest.raises(MillraceError, match="it names no buckets"):
         config(tmp_path, []).parquets()
-
-
-def test_the_output_is_a_folder_or_its_config():
-    assert output_folder(Path("out", NAME)) == output_folder(Path("out")) == Path("out")
-    with pytest.raises(MillraceError, match=f"is always {NAME}"):
-        output_folder(Path("out", "buckets.json"))
