@@ -25,8 +25,8 @@ _CHUNK = 1 << 20
 # Members of one tar that a thread reads one after the other.
 _MEMBERS_AT_ONCE = 64
 
-# The size of a member, and the hash of its page.
-_PageKey = tuple[int, bytes]
+# The size of a member, and the hash of its page, if that can be read.
+_PageKey = tuple[int, bytes | None]
 
 T = TypeVar("T")
 # What is made of a member, if it can be read: from a descriptor of the tar, offset and size.
