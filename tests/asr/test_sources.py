@@ -18,7 +18,7 @@ from millrace.asr.tars import paths as tars_paths
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import placements
 from millrace.common.workflow.sources import Sources, sync
-from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
+from tests.asr.bucket_corpus import row_of, write_jsonl, write_manifest, write_tar
 
 
 class Tars:
@@ -34,8 +34,7 @@ class Tars:
         self.write("dev", self.paths[-2:])
 
     def write(self, split: str, paths: list[Path]) -> None:
-        values = [(str(path), f"a{k}.flac", "x", "en", 4.0) for path in paths for k in range(5)]
-        rows = [dict(zip(COLUMNS, row, strict=True)) for row in values]
+        rows = [row_of(path, f"a{k}.flac") for path in paths for k in range(5)]
         write_manifest(self.folder / f"manifests/{split}.parquet", rows)
 
     def sync(self) -> Sources:
@@ -60,6 +59,10 @@ class Tars:
         """The tars of every partition."""
         return {name: json.loads(raw)["tars"] for name, (_, raw) in self.files().items()}
 
+    def listed(self) -> list[str]:
+        """The paths of the tars in all partitions, sorted."""
+        return sorted(tar["path"] for tars in self.contents().values() for tar in tars)
+
     def home(self, path: Path) -> str:
         contents = self.contents().items()
         return next(name for name, tars in contents if str(path) in [tar["path"] for tar in tars])
@@ -75,8 +78,7 @@ def tars(tmp_path):
 def test_every_tar_is_in_one_partition_of_bounded_size(tars):
     partitions = tars.contents().values()
     assert len(partitions) > 2
-    listed = [tar["path"] for partition in partitions for tar in partition]
-    assert sorted(listed) == sorted(map(str, tars.paths))
+    assert tars.listed() == sorted(map(str, tars.paths))
     for partition in partitions:
         assert sum(tar["size"] for tar in partition) <= tars.settings.partition_gb * 1e9
 
@@ -99,8 +101,7 @@ def test_another_root_is_looked_at_though_the_manifests_are_as_they_were(tars):
     tars.sync()
     tars.settings.tar_root = str(tars.folder)
     tars.sync()
-    listed = [tar["path"] for partition in tars.contents().values() for tar in partition]
-    assert sorted(listed) == sorted(map(str, tars.paths))
+    assert tars.listed() == sorted(map(str, tars.paths))
 
 
 def test_a_rewritten_manifest_of_the_same_tars_changes_nothing(tars):
@@ -135,15 +136,13 @@ def test_a_tar_that_comes_and_goes_is_said(tars):
 
 
 def test_another_template_is_looked_at_though_the_manifests_are_as_they_were(tars):
-    row = {"audio_filepath": "a0.flac", "duration": 4.0, "text": "x", "lang": "en", "shard_id": 0}
     (tars.folder / "manifests/train.parquet").unlink()
-    (tars.folder / "manifests/train.jsonl").write_text(json.dumps(row) + "\n")
+    write_jsonl(tars.folder / "manifests/train.jsonl", [{"shard_id": 0}])
     tars.settings.tar_root = str(tars.folder)
     tars.sync()
     tars.settings.tar_template = "shard_0{shard_id}/audio_16k.tar"
     tars.sync()
-    paths = [tar["path"] for partition in tars.contents().values() for tar in partition]
-    assert str(tars.paths[0]) in paths and len(paths) == 3
+    assert str(tars.paths[0]) in tars.listed() and len(tars.listed()) == 3
 
 
 def test_a_tar_that_is_not_there_is_kept_without_size_and_found_when_it_comes(tars):
@@ -181,9 +180,7 @@ def test_without_any_tar_the_keys_to_set_are_named_and_partitions_stay(tars):
     with pytest.raises(MillraceError, match=f"{missing} asr.path_map: none of .*{keys}"):
         tars.sync()
     (tars.folder / "manifests/train.parquet").unlink()
-    (tars.folder / "manifests/train.json").write_text(
-        '{"audio_filepath": "/a.wav", "duration": 1, "text": "x"}'
-    )
+    write_jsonl(tars.folder / "manifests/train.json", [{"audio_filepath": "/a.wav"}])
     with pytest.raises(
         MillraceError, match=r"/manifests: the manifests name no tars.*tar_path, or shard_id as"
     ):
@@ -218,8 +215,7 @@ def test_a_path_map_leads_to_the_tars_and_a_prefix_that_matches_nothing_is_said(
     assert warning.startswith(
         "asr.path_map: none of the tar paths starts with /other/, for example "
     )
-    paths = [tar["path"] for partition in tars.contents().values() for tar in partition]
-    assert sorted(paths) == sorted(map(str, tars.paths))
+    assert tars.listed() == sorted(map(str, tars.paths))
 
 
 def test_without_manifests_the_lane_names_what_is_not_read_and_keeps_its_partitions(tars):
@@ -334,14 +330,10 @@ def build(tars: Tars) -> None:
 
 def jsonl_manifest(tars: Tars) -> Path:
     """The manifest of train as JSONL; one line is broken."""
-    rows = [
-        {"tar_path": str(path), "tar_member_name": "a0.flac", "text": "x"} for path in tars.paths
-    ]
     (tars.folder / "manifests/train.parquet").unlink()
-    path = tars.folder / "manifests/train.jsonl"
-    path.write_text(
-        "".join(f"{json.dumps(row | {'duration': 4.0})}\n" for row in rows) + "{broken\n"
-    )
+    rows = [row_of(path, "a0.flac", duration_s=4.0) for path in tars.paths]
+    path = write_jsonl(tars.folder / "manifests/train.jsonl", rows)
+    path.write_text(path.read_text() + "{broken\n")
     return path
 
 
@@ -436,8 +428,8 @@ def test_a_large_manifest_that_is_put_back_with_its_time_says_what_it_said(tars,
 
 def test_a_small_manifest_is_known_by_all_its_bytes(tars):
     manifest = tars.folder / "manifests/train.parquet"
-    row = (str(tars.paths[0]), "a0.flac", "y" * 9000, "en", 4.0)
-    write_manifest(manifest, [dict(zip(COLUMNS, row, strict=True))], compression="none")
+    row = row_of(tars.paths[0], "a0.flac", transcript="y" * 9000)
+    write_manifest(manifest, [row], compression="none")
     build(tars)
     assert str(manifest) in tars.sync().unchanged
     content = manifest.read_bytes()
@@ -470,9 +462,8 @@ def test_a_manifest_of_a_shard_that_is_missing_among_others_is_said(tars):
     folder = tars.folder / "manifests/train/sharded_manifests"
     folder.mkdir(parents=True)
     for number in (1, 2, 4):
-        row = {"audio_filepath": "a0.flac", "duration": 4, "text": "x"}
-        text = json.dumps({**row, "tar_path": str(tars.paths[number])})
-        (folder / f"manifest_{number}.json").write_text(text)
+        row = row_of(tars.paths[number], "a0.flac")
+        write_jsonl(folder / f"manifest_{number}.json", [row])
     (note,) = tars.sync().notes
     assert note.startswith(f"{folder}/manifest_3.json is missing, the first of 1 manifest between")
     (folder / "manifest_4.json").rename(folder / "manifest_7.json")
@@ -495,8 +486,7 @@ def test_a_manifest_without_rows_is_said(tars):
     dev.write_text("\n")
     (note,) = tars.sync().notes
     assert note == f"{dev} has no rows: write it again, or remove it"
-    row = json.dumps({"audio_filepath": "a0.flac", "tar_path": str(tars.paths[0])})
-    dev.write_text(f"{row}\n" * 10)
+    write_jsonl(dev, [row_of(tars.paths[0], "a0.flac")] * 10)
     assert tars.sync().notes == []
 
 

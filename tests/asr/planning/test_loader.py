@@ -10,7 +10,9 @@ import logging
 import multiprocessing
 import pickle
 import shutil
+from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +21,7 @@ import pytest
 import torch
 
 from millrace.asr.planning import epochs as epochs_module
-from millrace.asr.planning.loader import RankLoader, current_rank, open_loader
+from millrace.asr.planning.loader import current_rank, open_loader
 from millrace.asr.planning.planner import plan_epoch
 from millrace.common.errors import MillraceError
 from millrace.common.loading.decode import DecodeError
@@ -31,6 +33,20 @@ def no_ranks(monkeypatch) -> None:
     """The environment of one process."""
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def buckets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Buckets of 24 rows; do not change them."""
+    return corpus(tmp_path_factory.mktemp("corpus"))
+
+
+ROWS = list(range(24))
+
+
+def rows_of(batches) -> list[int]:
+    """The rows of all batches, sorted."""
+    return sorted(row for batch in batches if not batch.filler for row in batch.rows.tolist())
 
 
 def set_ranks(monkeypatch, text: str) -> None:
@@ -54,10 +70,10 @@ def set_ranks(monkeypatch, text: str) -> None:
     ],
 )
 def test_the_rank_is_the_one_that_runs_or_the_one_that_is_given(
-    tmp_path, monkeypatch, environment, given, place
+    buckets, monkeypatch, environment, given, place
 ):
     set_ranks(monkeypatch, environment)
-    loader = open_loader(corpus(tmp_path), seconds=1.0, **given)
+    loader = open_loader(buckets, seconds=1.0, **given)
     assert (loader.dataset.rank, loader.plan.world_size) == place
     if not given:
         assert current_rank() == place
@@ -98,10 +114,10 @@ def test_the_rank_is_the_one_that_runs_or_the_one_that_is_given(
         ("", {"transform": 0}, "transform is 0. Give a function"),
     ],
 )
-def test_what_is_given_must_fit_what_runs(tmp_path, monkeypatch, environment, given, message):
+def test_what_is_given_must_fit_what_runs(buckets, monkeypatch, environment, given, message):
     set_ranks(monkeypatch, environment)
     with pytest.raises(MillraceError, match=message):
-        open_loader(corpus(tmp_path), **given)
+        open_loader(buckets, **given)
 
 
 def read_in_a_group(buckets, store, rank: int, answers) -> None:
@@ -111,7 +127,7 @@ def read_in_a_group(buckets, store, rank: int, answers) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=2
     )
-    rows = [row for batch in open_loader(buckets, seconds=1.0) for row in batch.rows.tolist()]
+    rows = rows_of(open_loader(buckets, seconds=1.0))
     try:
         open_loader(buckets, rank=1 - rank, world_size=2)
     except MillraceError as error:
@@ -120,10 +136,10 @@ def read_in_a_group(buckets, store, rank: int, answers) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
-def test_ranks_of_a_process_group_read_every_row_once(tmp_path, monkeypatch, method):
+def test_ranks_of_a_process_group_read_every_row_once(buckets, tmp_path, monkeypatch, method):
     # What runs is the group, whatever is left in the environment.
     set_ranks(monkeypatch, "RANK=0 WORLD_SIZE=1")
-    context, buckets = multiprocessing.get_context(method), corpus(tmp_path)
+    context = multiprocessing.get_context(method)
     answers = context.SimpleQueue()
     ranks = [
         context.Process(target=read_in_a_group, args=(buckets, tmp_path / "store", rank, answers))
@@ -135,14 +151,13 @@ def test_ranks_of_a_process_group_read_every_row_once(tmp_path, monkeypatch, met
         rank.join()
     assert [rank.exitcode for rank in ranks] == [0, 0]
     told = {rank: (rows, problem) for rank, rows, problem in (answers.get(), answers.get())}
-    assert sorted(told[0][0] + told[1][0]) == list(range(24)) and told[0][0] and told[1][0]
+    assert sorted(told[0][0] + told[1][0]) == ROWS and told[0][0] and told[1][0]
     assert all(
         f"but this is rank {rank} of 2 (torch.distributed)" in told[rank][1] for rank in told
     )
 
 
-def test_a_loader_that_was_opened_before_its_ranks_is_refused(tmp_path, monkeypatch):
-    buckets = corpus(tmp_path)
+def test_a_loader_that_was_opened_before_its_ranks_is_refused(buckets, monkeypatch):
     loader = open_loader(buckets, seconds=1.0)
     assert len(list(loader)) == len(loader)
     set_ranks(monkeypatch, "RANK=1 WORLD_SIZE=2")
@@ -174,53 +189,42 @@ def test_copied_tars_are_read_from_their_new_folder_and_said_in_one_line(
         shutil.copyfile(tar, tmp_path / "new" / tar.name)
         tar.unlink()
     loader = open_loader(buckets, workers, seconds=1.0, tar_root=tmp_path / "new")
-    assert sorted(row for batch in loader for row in batch.rows.tolist()) == list(range(24))
-    assert sorted(row for batch in loader for row in batch.rows.tolist()) == list(range(24))
+    assert rows_of(loader) == rows_of(loader) == ROWS
     loader.close()
     (line,) = log_file.read_text().splitlines()
     assert f"{tmp_path}/new/t" in line and "is a copy of the one that was indexed" in line
 
 
-def epochs(loader, first: int = 0) -> list[tuple]:
+def handed_out(loader, first: int = 0) -> Iterator[tuple]:
     """(epoch, step, rows) of all batches up to epoch 2."""
-    seen = []
     for epoch in range(first, 3):
         loader.set_epoch(epoch)
-        seen += [(batch.epoch, batch.step, batch.rows.tolist()) for batch in loader]
-    return seen
+        for batch in loader:
+            yield batch.epoch, batch.step, batch.rows.tolist()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_pass_goes_on_at_the_next_batch_and_epochs_follow(tmp_path, workers):
-    buckets = corpus(tmp_path)
-    whole = epochs(open_loader(buckets, workers, seconds=1.0))
+def test_a_pass_goes_on_at_the_next_batch_and_epochs_follow(buckets, workers):
+    whole = [*handed_out(open_loader(buckets, workers, seconds=1.0))]
     orders = [
         [row for epoch, _, rows in whole if epoch == number for row in rows] for number in range(3)
     ]
-    assert orders[0] != orders[1] != orders[2] and all(
-        sorted(order) == list(range(24)) for order in orders
-    )
+    assert orders[0] != orders[1] != orders[2]
+    assert all(sorted(order) == ROWS for order in orders)
     for stop in (1, len(whole) // 2, len(whole) - 1):
-        loader, handed_out = open_loader(buckets, workers, seconds=1.0), 0
-        for epoch in range(3):
-            loader.set_epoch(epoch)
-            for _ in loader:
-                handed_out += 1
-                if handed_out == stop:
-                    break
-            if handed_out == stop:
-                break
+        loader = open_loader(buckets, workers, seconds=1.0)
+        passes = handed_out(loader)
+        assert [next(passes) for _ in range(stop)] == whole[:stop]
         resumed = open_loader(buckets, workers, seconds=1.0)
         resumed.load_state_dict(loader.state_dict())
-        assert epochs(resumed, resumed.plan.epoch) == whole[stop:]
-        assert (
-            len(resumed) == len(resumed.plan) == len(list(resumed))
-        )  # the pass after it is a whole one
+        assert [*handed_out(resumed, resumed.plan.epoch)] == whole[stop:]
+        # The pass after it is a whole one.
+        assert len(resumed) == len(resumed.plan) == len(list(resumed))
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_loader_that_goes_on_makes_one_plan(tmp_path, monkeypatch, world_size):
-    loader = open_loader(corpus(tmp_path), seconds=1.0, rank=0, world_size=2)
+def test_a_loader_that_goes_on_makes_one_plan(buckets, monkeypatch, world_size):
+    loader = open_loader(buckets, seconds=1.0, rank=0, world_size=2)
     loader.set_epoch(2)
     next(iter(loader))
     state = loader.state_dict()
@@ -231,16 +235,16 @@ def test_a_loader_that_goes_on_makes_one_plan(tmp_path, monkeypatch, world_size)
         return plan_epoch(durations, budget, seed, epoch, *others)
 
     monkeypatch.setattr(epochs_module, "plan_epoch", plan_and_note)
-    resumed = open_loader(tmp_path / "buckets", seconds=1.0, rank=0, world_size=world_size)
+    resumed = open_loader(buckets, seconds=1.0, rank=0, world_size=world_size)
     assert planned == []
     resumed.load_state_dict(state)
     resumed.set_epoch(2)
     assert next(iter(resumed)).epoch == 2 and planned == [2]
 
     # Without a state, the plan of epoch 0 is made once, when it is asked for.
-    fresh = open_loader(tmp_path / "buckets", seconds=1.0)
+    fresh = open_loader(buckets, seconds=1.0)
     assert len(fresh) == len(fresh.dataset) == len(list(fresh)) and planned == [2, 0]
-    later = open_loader(tmp_path / "buckets", seconds=1.0)
+    later = open_loader(buckets, seconds=1.0)
     later.set_epoch(5)
     assert next(iter(later)).epoch == 5 and planned == [2, 0, 5]
 
@@ -281,55 +285,42 @@ def test_buckets_of_the_same_lengths_but_other_samples_are_refused(tmp_path, mon
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_other_ranks_read_the_rest_of_the_epoch_and_then_whole_ones(tmp_path, workers):
-    buckets = corpus(tmp_path)
-
-    def ranks(world_size: int) -> list[RankLoader]:
-        return [
-            open_loader(buckets, workers, seconds=0.4, rank=rank, world_size=world_size)
-            for rank in range(world_size)
-        ]
-
-    def rows(batch) -> list[int]:
-        return [] if batch.filler else batch.rows.tolist()
-
+def test_other_ranks_read_the_rest_of_the_epoch_and_then_whole_ones(buckets, workers):
     # Two steps of two ranks, one of three, and the rest with one.
-    seen, state, done = [], None, 0
+    seen, state, done = [], "", 0
     for world_size, steps in ((2, 2), (3, 1), (1, None)):
-        loaders = ranks(world_size)
-        for loader in loaders:
+        states = set()
+        for rank in range(world_size):
+            loader = open_loader(buckets, workers, 0.4, world_size=world_size, rank=rank)
             loader.set_epoch(1)
             if state:
-                loader.load_state_dict(json.loads(json.dumps(state)))
+                loader.load_state_dict(json.loads(state))
             assert len(loader) == done + loader.steps_left
-            seen += [row for batch in islice(loader, steps) for row in rows(batch)]
-        (state,) = {
-            json.dumps(loader.state_dict()): loader.state_dict() for loader in loaders
-        }.values()
+            seen += rows_of(islice(loader, steps))
+            states.add(json.dumps(loader.state_dict()))
+        (state,) = states
         done += steps or 0
-    assert sorted(seen) == list(range(24))
+    assert sorted(seen) == ROWS
 
     # The same epoch again, and the next one, are whole.
-    assert sorted(row for batch in loader for row in rows(batch)) == list(range(24))
-    assert len(loader) == len(loader.plan)
+    assert rows_of(loader) == ROWS and len(loader) == len(loader.plan)
     loader.set_epoch(2)
-    assert sorted(row for batch in loader for row in rows(batch)) == list(range(24))
+    assert rows_of(loader) == ROWS
 
 
-def test_a_state_of_an_epoch_that_was_set_within_another_is_of_its_beginning(tmp_path):
-    buckets = corpus(tmp_path)
+def test_a_state_of_an_epoch_that_was_set_within_another_is_of_its_beginning(buckets):
     loader = open_loader(buckets, seconds=0.4)
     for batch in loader:
         loader.set_epoch(1)
         assert batch.epoch == 0 and loader.state_dict()["step"] == 0
     resumed = open_loader(buckets, seconds=0.4)
     resumed.load_state_dict(loader.state_dict())
-    assert sorted(row for batch in resumed for row in batch.rows.tolist()) == list(range(24))
+    assert rows_of(resumed) == ROWS
 
 
-def test_a_loader_that_is_sent_to_another_process_is_refused(tmp_path):
+def test_a_loader_that_is_sent_to_another_process_is_refused(buckets):
     with pytest.raises(MillraceError, match=r"cannot be pickled or copied\. Open it"):
-        pickle.dumps(open_loader(corpus(tmp_path)))
+        pickle.dumps(open_loader(buckets))
 
 
 def own_decode(member: bytes) -> np.ndarray:
@@ -343,21 +334,17 @@ def inputs(batch) -> dict:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_own_decoding_and_what_the_trainer_gets_instead(tmp_path, workers):
-    loader = open_loader(corpus(tmp_path), workers, decode=own_decode, transform=inputs)
+def test_own_decoding_and_what_the_trainer_gets_instead(buckets, workers):
+    loader = open_loader(buckets, workers, decode=own_decode, transform=inputs)
     loader.bad.max_bad_fraction = 1.0
     loader.set_epoch(1)
     results = list(loader)
-    assert all(
-        torch.equal(result["input_values"], torch.ones(len(result["rows"]), 1600))
-        for result in results
-    )
-    assert {result["epoch"] for result in results} == {1} and loader.dataset[0]["rows"] == results[
-        0
-    ]["rows"]
-    assert (
-        loader.bad.count + sum(len(result["rows"]) for result in results) == 24 and loader.bad.count
-    )
+    for result in results:
+        assert torch.equal(result["input_values"], torch.ones(len(result["rows"]), 1600))
+        assert result["epoch"] == 1
+    assert loader.dataset[0]["rows"] == results[0]["rows"]
+    good = sum(len(result["rows"]) for result in results)
+    assert loader.bad.count == 24 - good > 0
 
 
 def set_audio(batch):
@@ -392,8 +379,7 @@ def crop(batch):
         lambda batch: dataclasses.replace(batch, languages=[]),
     ],
 )
-def test_audio_is_what_a_transform_has_made_of_it(tmp_path, transform):
-    buckets = corpus(tmp_path)
+def test_audio_is_what_a_transform_has_made_of_it(buckets, transform):
     expected = [batch.audio for batch in open_loader(buckets, seconds=0.5, transform=transform)]
     loader = open_loader(buckets, workers=1, seconds=0.5, transform=transform)
     batches = [*loader, *loader]  # held while more come
@@ -401,8 +387,8 @@ def test_audio_is_what_a_transform_has_made_of_it(tmp_path, transform):
 
 
 @pytest.mark.parametrize("sound", [np.zeros(1600, np.int16), np.zeros((1600, 1), np.float32), None])
-def test_own_decoding_that_gives_no_float_mono_is_refused(tmp_path, sound):
-    loader = open_loader(corpus(tmp_path), decode=lambda member: sound)
+def test_own_decoding_that_gives_no_float_mono_is_refused(buckets, sound):
+    loader = open_loader(buckets, decode=lambda member: sound)
     with pytest.raises(MillraceError, match=r"row \d+: `decode` gave .*, not float32 \(samples,\)"):
         list(loader)
 
@@ -415,13 +401,13 @@ def test_own_decoding_that_gives_no_float_mono_is_refused(tmp_path, sound):
         ([], "no_samples"),
     ],
 )
-def test_own_decoding_that_gives_no_sound_is_left_out_and_counted(tmp_path, sound, reason):
-    loader = open_loader(corpus(tmp_path), decode=lambda member: np.array(sound))
+def test_own_decoding_that_gives_no_sound_is_left_out_and_counted(buckets, sound, reason):
+    loader = open_loader(buckets, decode=lambda member: np.array(sound))
     loader.bad.max_bad_fraction = 1.0
     assert not any(map(len, loader)) and loader.bad.reasons == {reason: 24}
 
 
-def test_a_batch_answers_what_the_trainer_of_transformers_asks(tmp_path):
-    batch = next(iter(open_loader(corpus(tmp_path))))
+def test_a_batch_answers_what_the_trainer_of_transformers_asks(buckets):
+    batch = next(iter(open_loader(buckets)))
     assert "labels" not in batch and "audio" in batch
     assert dict(**batch)["transcripts"] == batch.transcripts
