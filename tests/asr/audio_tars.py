@@ -15,7 +15,7 @@ import soundfile
 from millrace.asr.buckets.config import ROW_GROUP
 from millrace.asr.buckets.parquets import SCHEMA, write_tars
 from millrace.asr.tars.stamp import Stamp
-from millrace.common import atomic
+from millrace.common import atomic, jsonl
 
 RATE = 16_000
 
@@ -67,6 +67,12 @@ def write_buckets(folder: Path, buckets: dict[str, list[dict]], tars: list[Path]
     named = [{"bucket_id": name, "path": f"train/{name}.parquet"} for name in buckets]
     atomic.write_json(folder / "bucket_config.json", {"buckets": named, "splits": {}})
     return folder
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    """Write something else into bucket_config.json."""
+    path = folder / "bucket_config.json"
+    atomic.write_json(path, jsonl.read(path) | changes)
 
 
 def corpus(

@@ -4,10 +4,10 @@ time."""
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from millrace.asr.tars.index import TarIndex, write_index
 from millrace.asr.tars.scan import scan
 from millrace.common.errors import MillraceError
 from tests.asr.bucket_corpus import write_tar
+from tests.asr.tars.test_scan import info_of, tar_of, write_holes
 
 KEYS = ["a.flac", "a.json", ".a.flac", "./b.flac", "b.flac", "naïve/日.wav", "x\udcff"]
 
@@ -45,23 +46,16 @@ def corpus(tmp_path) -> dict[str, Path]:
     return tars
 
 
-def run(tmp_path: Path, tars: list, status: int = 0, name: str = "p", **options: str) -> tuple:
-    """Index a partition of tars, given as paths or as in the partition file; returns index and
-    report."""
+def run(tmp_path: Path, tars: Iterable[Path], *flags: str, name: str = "p") -> tuple:
+    """Index a partition of tars; returns index and report."""
     output, report, partition = (
         tmp_path / f"out/{name}{end}" for end in (".parquet", ".json", ".in")
     )
-    entries = [tar if isinstance(tar, dict) else {"path": str(tar)} for tar in tars]
+    entries = [{"path": str(tar)} for tar in tars]
     partition.parent.mkdir(exist_ok=True, parents=True)
     partition.write_text(json.dumps({"id": name, "tars": entries}))
-    flags = [
-        text
-        for key, value in options.items()
-        for text in (f"--{key.replace('_', '-')}", value)
-        if text
-    ]
     files = ["--partition", str(partition), "--output", str(output), "--report", str(report)]
-    assert build_tar_indices.main([*files, *flags]) == status
+    assert build_tar_indices.main([*files, *flags]) == 0
     return output, json.loads(report.read_text())
 
 
@@ -104,17 +98,10 @@ def test_every_address_gives_the_bytes_and_every_tar_is_accounted_for(tmp_path, 
 
 def test_the_index_is_small_and_the_same_bytes_every_time(tmp_path, corpus):
     sizes = np.random.default_rng(3).integers(50_000, 250_000, 20_000)
-    path = tmp_path / "big.tar"
-    with open(path, "wb") as handle:
-        for number, size in enumerate(sizes.tolist()):
-            info = tarfile.TarInfo(f"{number:08d}.flac")
-            info.size = size
-            handle.write(info.tobuf(tarfile.GNU_FORMAT))
-            handle.seek((size + 511) // 512 * 512, 1)
-        handle.write(bytes(1024))
+    path = write_holes(tmp_path / "big.tar", sizes.tolist())
     tars = {**corpus, "big": path}
-    first, report = run(tmp_path / "first", tars.values(), threads="1")
-    second, _ = run(tmp_path / "second", tars.values(), threads="3")
+    first, report = run(tmp_path / "first", tars.values(), "--threads=1")
+    second, _ = run(tmp_path / "second", tars.values(), "--threads=3")
     assert first.read_bytes() == second.read_bytes()
     assert first.with_suffix(".json").read_bytes() == second.with_suffix(".json").read_bytes()
     meta = pq.ParquetFile(first).metadata
@@ -134,7 +121,7 @@ def test_a_tar_that_was_replaced_is_read_again(tmp_path, corpus):
 
 
 def test_an_index_as_json_lies_beside_each_tar(tmp_path, corpus):
-    run(tmp_path, corpus.values(), json="")
+    run(tmp_path, corpus.values(), "--json")
     beside = {name: tar.with_name(f"{tar.name}.index.json") for name, tar in corpus.items()}
     there = {name for name, path in beside.items() if path.exists()}
     assert there == {"good", "keys", "damaged", "cut", "empty"}
@@ -151,15 +138,9 @@ def test_an_index_as_json_lies_beside_each_tar(tmp_path, corpus):
 
 def test_a_directory_is_counted_and_has_no_address(tmp_path):
     path = tmp_path / "in.tar"
-    folder, link, file = map(tarfile.TarInfo, ("d", "d/link", "d/a"))
-    folder.type = tarfile.DIRTYPE
-    link.type, link.linkname = tarfile.SYMTYPE, "a"
-    file.size = 3
-    with tarfile.open(path, "w") as tar:
-        tar.addfile(folder)
-        tar.addfile(link)
-        tar.addfile(file, io.BytesIO(b"abc"))
-    _, report = run(tmp_path, [path], json="")
+    link = info_of("d/link", kind=tarfile.SYMTYPE, linkname="a")
+    path.write_bytes(tar_of(info_of("d", kind=tarfile.DIRTYPE), link, ("d/a", b"abc")))
+    _, report = run(tmp_path, [path], "--json")
     (record,) = report["tars"]
     members = report["ledgers"][1]
     assert (record["members"], record["readable"]) == (3, 2)

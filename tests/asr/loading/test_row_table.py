@@ -4,7 +4,6 @@ move."""
 from __future__ import annotations
 
 import errno
-import json
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -25,12 +24,17 @@ from millrace.asr.loading.reader import IndexedTarReader, ReadError, TarState
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.tars.stamp import Stamp
 from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan
-from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from millrace.common.loading.loader import BatchLoader
 from tests.asr import bucket_corpus
-from tests.asr.audio_tars import ListedPlan, corpus, write_buckets
-from tests.asr.bucket_corpus import build_from, index_of, write_manifest
+from tests.asr.audio_tars import ListedPlan, change_config, corpus, write_buckets
+from tests.asr.bucket_corpus import (
+    build_from,
+    build_train,
+    index_of,
+    write_jsonl,
+    write_manifest,
+)
 
 
 def rows_of(buckets: Path) -> list[dict]:
@@ -102,15 +106,13 @@ def project(tmp_path, monkeypatch):
     """A working folder whose buckets, built there as results/asr/buckets, name their tars
     results/t0.tar."""
     folder = tmp_path / "project"
-    names = ["tar_path", "tar_member_name", "transcript", "language", "duration_s"]
-    rows = [{name: row[name] for name in names} for row in rows_of(corpus(folder / "results"))]
+    built = rows_of(corpus(folder / "results"))
+    rows = [{name: row[name] for name in bucket_corpus.COLUMNS} for row in built]
     monkeypatch.chdir(folder)
     for row in rows:
         row["tar_path"] = os.path.relpath(row["tar_path"])
     index = index_of(sorted({Path(row["tar_path"]) for row in rows}), Path("index.parquet"))
-    build_from(
-        Path("results/asr/buckets"), index, train=write_manifest(Path("train.parquet"), rows)
-    )
+    build_train(Path("results/asr/buckets"), index, rows)
     return folder
 
 
@@ -124,7 +126,7 @@ def check_readable(buckets: Path, **options) -> None:
 
 def test_a_moved_results_folder_reads_from_any_working_folder(project, tmp_path, monkeypatch):
     buckets = project / "results/asr/buckets"
-    assert json.loads((buckets / "bucket_config.json").read_bytes())["tar_root"] == "../../.."
+    assert bucket_corpus.config_of(buckets)["tar_root"] == "../../.."
     assert BucketConfig.read(buckets).tar_root == project
     check_readable(buckets)
     (tmp_path / "moved").mkdir()
@@ -200,8 +202,7 @@ def test_without_a_tar_root_paths_count_from_the_folder_of_the_buckets(tmp_path,
         tar.rename(buckets / tar.name)
     monkeypatch.chdir("/")
     check_readable(buckets)
-    config = json.loads((buckets / "bucket_config.json").read_bytes())
-    atomic.write_json(buckets / "bucket_config.json", {**config, "tar_root": ["no text"]})
+    change_config(buckets, tar_root=["no text"])
     with pytest.raises(MillraceError, match="not a bucket configuration"):
         RowTable.open(buckets)
 
@@ -222,10 +223,7 @@ def test_the_table_follows_the_buckets_and_each_split_has_its_own(tmp_path):
     write_buckets(buckets, {"b_0_3": rows[:5]}, [])
     table = RowTable.open(buckets)
     assert len(table) == 5 and table.tar_state(0).size is None
-    config = json.loads((buckets / "bucket_config.json").read_bytes())
-    atomic.write_json(
-        buckets / "bucket_config.json", {**config, "splits": {"dev": config["buckets"][0]}}
-    )
+    change_config(buckets, splits={"dev": {"path": "train/b_0_3.parquet"}})
     dev = RowTable.open(buckets, split="dev")
     assert set(buckets.glob("*.table")) == {table.path, dev.path} and table.path != dev.path
 
@@ -235,12 +233,8 @@ def test_the_table_follows_the_tars_that_were_indexed_anew(tmp_path):
     tar = Path(RowTable.open(buckets).tar_state(0).path)
     os.utime(tar, ns=(5, 5))
     # The same rows from the same bytes: only the record of the tars is another.
-    tars = sorted(tmp_path.glob("*.tar"))
-    write_tars(
-        buckets / "tars.parquet",
-        [str(path) for path in tars],
-        {str(path): Stamp.of(path) for path in tars},
-    )
+    stamps = {str(path): Stamp.of(path) for path in sorted(tmp_path.glob("*.tar"))}
+    write_tars(buckets / "tars.parquet", list(stamps), stamps)
     assert RowTable.open(buckets).tar_state(0).mtime_ns == 5
 
 
@@ -309,10 +303,8 @@ def test_prompts_of_a_manifest_come_with_its_rows_and_leave_the_other_buckets_al
     prompts = ["names: Ж, Müller", "", None]
     asked = [{**row, "prompt": prompts[number % 3]} for number, row in enumerate(rows)]
     manifest = tmp_path / f"train.{kind}"
-    if kind == "parquet":
-        write_manifest(manifest, asked)
-    else:
-        manifest.write_text("".join(f"{json.dumps(row)}\n" for row in asked))
+    write = write_manifest if kind == "parquet" else write_jsonl
+    write(manifest, asked)
     choices = BucketChoices(on_leak="keep")
     dev = write_manifest(tmp_path / "dev.parquet", rows)
     build_from(tmp_path / "with", index, choices, train=manifest, dev=dev)
@@ -322,12 +314,9 @@ def test_prompts_of_a_manifest_come_with_its_rows_and_leave_the_other_buckets_al
     for number, row in enumerate(table.rows(range(len(table)))):
         name = table.member(number)
         assert row.prompt == expected[name] and row.transcript == f'text of {name} ü\n"quoted"'
-    assert all(
-        row.prompt == "" for row in RowTable.open(tmp_path / "with", split="dev").rows(range(9))
-    )
-    names = [
-        pq.read_schema(tmp_path / f"{name}.parquet").names
-        for name in ("with/dev", "with/train/b_0_3")
-    ]
-    assert "prompt" not in names[0] and "prompt" in names[1]
+    dev = RowTable.open(tmp_path / "with", split="dev")
+    assert {row.prompt for row in dev.rows(range(9))} == {""}
+    for name, has_prompt in (("dev", False), ("train/b_0_3", True)):
+        schema = pq.read_schema(tmp_path / f"with/{name}.parquet")
+        assert ("prompt" in schema.names) == has_prompt
     assert len(RowTable.open(tmp_path / "without")) == len(table)

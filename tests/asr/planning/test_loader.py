@@ -25,7 +25,7 @@ from millrace.asr.planning.loader import current_rank, open_loader
 from millrace.asr.planning.planner import plan_epoch
 from millrace.common.errors import MillraceError
 from millrace.common.loading.decode import DecodeError
-from tests.asr.audio_tars import corpus
+from tests.asr.audio_tars import change_config, corpus
 
 
 @pytest.fixture(autouse=True)
@@ -261,9 +261,7 @@ def test_a_loader_that_goes_on_makes_one_plan(buckets, monkeypatch, world_size):
 def test_a_state_of_other_buckets_or_settings_is_refused_by_name(tmp_path, members, other, message):
     state = open_loader(corpus(tmp_path / "old"), seconds=1.0).state_dict()
     buckets = corpus(tmp_path / "new", members=members)
-    config = buckets / "bucket_config.json"
-    same = json.loads(config.read_text())
-    config.write_text(json.dumps({**same, "splits": {"dev": same["buckets"][0]}}))
+    change_config(buckets, splits={"dev": {"path": "train/b_0_3.parquet"}})
     for world_size in (1, 2):
         options = {"seconds": 1.0, "rank": 0, "world_size": world_size, **other}
         with pytest.raises(MillraceError, match=message):

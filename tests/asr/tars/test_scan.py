@@ -8,6 +8,7 @@ import io
 import itertools
 import os
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,16 @@ def pax(*records: tuple[bytes, bytes], typeflag: bytes = b"x") -> bytes:
 
 
 END = bytes(1024)
+
+
+def write_holes(path: Path, sizes: Iterable[int]) -> Path:
+    """A tar of members of these sizes, whose bytes are holes."""
+    with open(path, "wb") as handle:
+        for number, size in enumerate(sizes):
+            handle.write(header(b"m%06d" % number, size))
+            handle.seek((size + 511) // 512 * 512, 1)
+        handle.write(END)
+    return path
 
 
 def save(folder: Path, content: bytes) -> Path:
@@ -668,14 +679,8 @@ def test_missing_unreadable_folders_and_fifos(tmp_path):
 def test_at_most_a_page_and_a_tenth_is_read_for_each_member(tmp_path, monkeypatch, size, chains):
     monkeypatch.setattr(tar_chain, "SEARCH_SHARE", 0.05)
     monkeypatch.setattr(tar_chain, "MEMBERS_PER_CHAIN", 8)
-    path, rng = tmp_path / "a.tar", np.random.default_rng(1)
-    with open(path, "wb") as handle:
-        for i in range(3000):
-            length = int(size * rng.uniform(0.6, 1.4))
-            handle.write(header(b"m%06d" % i, length))
-            handle.seek((length + 511) // 512 * 512, 1)
-        handle.write(END)
-    scanned = scan(path, chains)
+    sizes = (size * np.random.default_rng(1).uniform(0.6, 1.4, 3000)).astype(int)
+    scanned = scan(write_holes(tmp_path / "a.tar", sizes.tolist()), chains)
     assert len(scanned.names) == 3000 and scanned.status == "ok"
     assert scanned.bytes_read <= 1.1 * 4096 * 3000
     # The chains read what they found once: few headers are read again after the landing check.
@@ -693,18 +698,14 @@ def test_each_chain_finds_a_member_and_walks_a_part_of_the_tar(tmp_path, monkeyp
     monkeypatch.setattr(tar_chain, "split", noted)
     told = []
     monkeypatch.setattr(os, "posix_fadvise", lambda fd, offset, size, advice: told.append(advice))
-    path = save(
-        tmp_path, b"".join(header(b"m%06d" % i, 9_216) + bytes(9_216) for i in range(400)) + END
-    )
+    path = write_holes(tmp_path / "a.tar", [9_216] * 400)
     assert len(scan(path, 4).names) == 400
     assert len(chains) == 4 and min(len(chain.starts) for chain in chains) >= 50
     assert told.count(os.POSIX_FADV_WILLNEED) >= 300  # before they are read
 
 
 def test_dense_tars_are_read_in_few_reads(tmp_path):
-    path = save(
-        tmp_path, b"".join(header(b"m%06d" % i, 100) + bytes(512) for i in range(20_000)) + END
-    )
+    path = write_holes(tmp_path / "a.tar", [100] * 20_000)
     scanned = scan(path, 1)
     assert len(scanned.names) == 20_000
     assert scanned.reads <= 20_000 / 50
