@@ -3,12 +3,8 @@ early."""
 
 from __future__ import annotations
 
-import gc
-import os
 import pickle
 import tracemalloc
-from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +13,8 @@ import torch
 from millrace.asr.loading.collate import collate
 from millrace.asr.loading.reader import ReadError
 from millrace.asr.loading.row_table import Row
-from millrace.common.errors import MillraceError
 from millrace.common.loading.decode import decode
-from millrace.common.loading.slots import BatchSlots, shared_floats
+from millrace.common.loading.slots import BatchSlots
 from tests.asr.audio_tars import RATE, encoded, noise, silence_as
 
 
@@ -120,43 +115,6 @@ def test_a_small_member_that_holds_minutes_is_refused_before_it_fills_memory():
         (102, "longer_than_manifest"),
     ]
     assert peak < 12e6, peak  # 400 s are 26 MB
-
-
-def test_a_slot_is_free_again_only_when_nothing_uses_its_memory():
-    slots = BatchSlots(workers=2, slots=3, samples=6 * 9001)
-
-    def next_batch(raws):
-        batch = collate(0, rows_of(raws), raws, slots=slots, worker=1)
-        return pickle.loads(ForkingPickler.dumps(batch))  # as a queue does
-
-    first, second, third = next_batch(RAWS), next_batch(RAWS[::-1]), next_batch(RAWS[:3])
-    assert slots.busy.tolist() == [[0, 0, 0], [1, 1, 1]]
-    fourth = next_batch(RAWS[2:])  # no slot is free: memory of its own
-    for batch, raws in ((first, RAWS), (second, RAWS[::-1]), (third, RAWS[:3]), (fourth, RAWS[2:])):
-        check(batch, raws)
-    view = first.audio[2:4, 10:]  # any view keeps the memory
-    expected = view.clone()
-    del first, second
-    gc.collect()
-    assert slots.busy.tolist() == [[0, 0, 0], [1, 0, 1]]
-    fifth = next_batch(RAWS[1:4])
-    assert torch.equal(view, expected)
-    check(fifth, RAWS[1:4])
-    del view, fifth
-    gc.collect()
-    check(next_batch([*RAWS, *RAWS]), [*RAWS, *RAWS])  # larger than a slot
-    assert slots.busy.tolist() == [[0, 0, 0], [0, 0, 1]]
-
-
-def test_shared_floats_are_zeros_or_the_problem_is_named():
-    floats = shared_floats(1000)
-    assert floats.is_shared() and floats.shape == (1000,) and not floats.any()
-    before = set(Path("/dev/shm").glob(f"torch_{os.getpid()}_*"))
-    with pytest.raises(
-        MillraceError, match=r"/dev/shm: no room is left for a batch of .*docker --shm-size"
-    ):
-        shared_floats(1 << 42)
-    assert set(Path("/dev/shm").glob(f"torch_{os.getpid()}_*")) == before  # no file of 16 TiB stays
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

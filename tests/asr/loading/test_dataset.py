@@ -127,24 +127,6 @@ def test_the_planners_epoch_is_seen_once_by_all_ranks_together(tmp_path):
     assert fillers == plan.stats()["filler_batches"]
 
 
-class Repeating(ListedPlan):
-    """A plan whose steps after the first are fillers."""
-
-    def is_filler(self, step: int, rank: int) -> bool:
-        return step > 0
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_samples_of_fillers_are_counted_once(tmp_path, workers):
-    buckets = corpus(tmp_path, replace={"t0_0.wav": b""})
-    dataset = BucketedDataset(RowTable.open(buckets), Repeating([[list(range(24))]] * 3))
-    loader = BatchLoader(
-        dataset, workers, max_bad_fraction=0.05
-    )  # one in 24 is allowed, three are not
-    assert [batch.filler for batch in loader] == [False, True, True]
-    assert loader.bad.planned == 24 and loader.bad.count == 1
-
-
 @pytest.fixture
 def damaged(tmp_path):
     """A corpus with three members that cannot be decoded, and a tar that is gone (six rows
@@ -158,24 +140,15 @@ def damaged(tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_samples_are_counted_logged_and_left_out(damaged, workers, caplog):
     table = RowTable.open(damaged)
-    gone = [
-        row.number
-        for row in table.rows(range(24))
-        if table.tar_state(row.tar).path.endswith("t3.tar")
-    ]
-    steps = [
-        [[0]],
-        [gone],
-        [sorted(set(range(1, 24)) - set(gone))],
-    ]  # the batch without samples is a step
+    paths = [table.tar_state(row.tar).path for row in table.rows(range(24))]
+    gone = [number for number, path in enumerate(paths) if path.endswith("t3.tar")]
+    # The batch without samples is a step.
+    steps = [[[0]], [gone], [sorted({*range(1, 24)} - {*gone})]]
     loader = BatchLoader(dataset_of(damaged, steps), workers, max_bad_fraction=0.5)
     with caplog.at_level(logging.WARNING, logger="millrace"):
         batches = list(loader) + list(loader)
-    assert loader.bad.planned == 48 and loader.bad.reasons == {
-        "tar_missing": 12,
-        "empty": 2,
-        "not_audio": 4,
-    }
+    reasons = {"tar_missing": 12, "empty": 2, "not_audio": 4}
+    assert loader.bad.planned == 48 and loader.bad.reasons == reasons
     sizes = [(batch.step, len(batch), batch.planned) for batch in batches]
     assert sizes == [(0, 1, 1), (1, 0, 6), (2, 14, 17)] * 2
     assert all(batch.audio.shape[0] == len(batch) for batch in batches)
@@ -211,14 +184,6 @@ def test_too_many_bad_samples_stop_the_run(damaged, workers):
     assert seen == [0, 1] and sum(bad[:2]) <= 1 < sum(bad), "one in 24 rows is allowed, two are not"
     assert "t1_1.flac in " in str(error.value) or "t2_2.flac in " in str(error.value)
     assert str(error.value).startswith(f"{sum(bad)} of") and "Traceback" not in str(error.value)
-    with pytest.raises(MillraceError):
-        next(
-            iter(
-                BatchLoader(
-                    dataset_of(damaged, [[list(range(24))] * 1] * 9), workers, max_bad_fraction=0
-                )
-            )
-        )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -260,23 +225,16 @@ def test_a_worker_holds_few_files_however_many_tars(tmp_path):
     assert max(files[20:]) <= max(files[:20]) + 1
 
 
-def test_shared_memory_is_checked_for_all_ranks_of_the_node(tmp_path, monkeypatch, caplog):
+def test_slots_are_made_if_there_is_room_for_all_of_them(tmp_path, monkeypatch, caplog):
     table = RowTable.open(corpus(tmp_path))
     dataset = BucketedDataset(table, ListedPlan([[[0, 1]]]))
     needed = 2 * 3 * 20_000 * 4  # workers, slots, samples of 1.25 s, the least
-    monkeypatch.setattr(
-        os,
-        "statvfs",
-        lambda path: SimpleNamespace(f_bavail=3 * needed, f_frsize=1, f_blocks=9 * needed),
-    )
+    room = SimpleNamespace(f_bavail=needed, f_frsize=1, f_blocks=9 * needed)
+    monkeypatch.setattr(os, "statvfs", lambda path: room)
     assert dataset.new_slots(2, 3) is not None
-    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 8, "LOCAL_WORLD_SIZE": 4}.items():
-        monkeypatch.setenv(name, str(value))
+    room.f_bavail -= 1
     assert dataset.new_slots(2, 3) is None
-    assert (
-        f"/dev/shm has 1 MB free, and batches under way of 4 ranks may take {4 * needed >> 20} MB"
-        in caplog.text
-    )
+    assert "/dev/shm has 0 MB free, and batches under way" in caplog.text
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -133,28 +133,6 @@ def test_epochs_put_other_rows_together() -> None:
     assert len(first & second) < 0.05 * len(first)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "done"), [(8, 4, 5), (4, 8, 1), (2, 3, 0), (8, 1, 40), (1, 8, 100)]
-)
-def test_the_rest_of_the_epoch_once_after_a_change_of_world_size(
-    old: int, new: int, done: int
-) -> None:
-    parts = buckets(12_000)
-    plan = plan_epoch(parts, BUDGET, 9, 1, old, window=3000)
-    rest = replan(plan, done, new)
-    assert rest.world_size == new
-    assert_once(np.concatenate([seen(plan, 0, done), seen(rest)]), 12_000)
-    # And once more, from the middle of the replanned rest; found again from the history alone.
-    third = replan(rest, 3, 5)
-    assert_once(np.concatenate([seen(plan, 0, done), seen(rest, 0, 3), seen(third)]), 12_000)
-    again = plan_rest(
-        lambda ranks: plan_epoch(parts, BUDGET, 9, 1, ranks, 3000), [(old, done), (new, 3)], 5
-    )
-    if done:
-        assert digest(again) == digest(third)
-        assert again.spans == third.spans == ((old, done), (new, 3))
-
-
 def test_resume_with_the_same_world_size_is_the_same_plan() -> None:
     parts = buckets(4000)
     rest = plan_rest(lambda ranks: plan_epoch(parts, BUDGET, 1, 0, ranks), [(4, 7)], 4)
