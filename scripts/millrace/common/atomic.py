@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -67,6 +68,18 @@ def _sweep(folder: Path, names: str) -> None:
             shutil.rmtree(entry.path, ignore_errors=True)
         else:
             Path(entry.path).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: str | os.PathLike) -> Iterator[None]:
+    """Let one process of the node at a time go on, if the file system has locks.
+
+    Without them several write what is written here, and each file still appears whole.
+    """
+    with open(path, "w") as lock:
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import glob
 import hashlib
 import logging
 import os
 import re
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections.abc import Hashable, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from millrace.asr.tars.header import MULTI_VOLUME, SPARSE
 from millrace.asr.tars.index import known_index, write_index
 from millrace.asr.tars.partition import scan_all
 from millrace.asr.tars.scan import CHAINS, FAILED, PARTIAL, TarScan
+from millrace.common import atomic
 from millrace.common.errors import Damaged, MillraceError, counted
 from millrace.common.loading.arguments import path_of, several
 
@@ -137,7 +137,8 @@ def _make(tars: list[str], places: dict[str, Path], folder: Path) -> None:
     """Scan tars and write their indices, unless another process does it meanwhile."""
     refused: list[MillraceError] = []
     try:
-        with _locked(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic.locked(folder / ".lock"):
             stale = [tar for tar in tars if _opened(tar, places[tar]) is None]
             if stale:
                 log.info("indexing %s", counted(len(stale), "tar"))
@@ -158,17 +159,6 @@ def _make(tars: list[str], places: dict[str, Path], folder: Path) -> None:
         log.error("%s", other)
     if refused:
         raise refused[0]
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one process of the node index the tars of a folder, if the file system has locks."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        # Without locks several may scan, and each index still appears whole.
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _problem(scan: TarScan) -> str:

@@ -8,37 +8,37 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.asr.buckets.addresses import Addresses, TarIndices, index_files
+from millrace.asr.buckets.addresses import TarIndices, find_members, index_files
 from millrace.asr.buckets.order import sort_rows
 from millrace.asr.tars.stamp import Stamp
 from millrace.common.errors import MillraceError
 from tests.asr.bucket_corpus import index_of, write_tar
 
 
-def addresses(*rows: tuple[int, int, int, int]) -> Addresses:
+def members_of(*rows: tuple[int, int, int, int]) -> pa.Table:
     columns = dict(zip(("key", "tar", "offset", "size"), zip(*rows, strict=True), strict=True))
     types = {"key": pa.uint64(), "tar": pa.int32(), "offset": pa.int64(), "size": pa.int64()}
-    return Addresses(pa.table({name: pa.array(columns[name], types[name]) for name in types}))
+    return pa.table({name: pa.array(columns[name], types[name]) for name in types})
 
 
 def test_members_are_found_by_key_and_tar() -> None:
     # Key 7 is twice in tar 2: there the last counts.
     sevens = ((7, 2, 4096, 1), (7, 2, 2048, 3))
-    members = addresses((9, 0, 512, 5), *sevens, (3, 1, -1, 0))
+    members = members_of((9, 0, 512, 5), *sevens, (3, 1, -1, 0))
     keys = np.array([7, 7, 9, 3, 1, 8, 99], np.uint64)
     tars = np.array([2, 4, 0, 1, 0, 0, 0])
-    offsets, sizes = members.find(keys, tars)
+    offsets, sizes = find_members(members, keys, tars)
     assert offsets.tolist() == [2048, -2, 512, -1, -2, -2, -2]
     assert sizes.tolist() == [3, -2, 5, 0, -2, -2, -2]
-    assert Addresses(None).find(keys, tars)[0].tolist() == [-2] * 7
-    assert members.find(keys[:0], tars[:0])[0].tolist() == []
+    assert find_members(None, keys, tars)[0].tolist() == [-2] * 7
+    assert find_members(members, keys[:0], tars[:0])[0].tolist() == []
 
 
 def test_of_many_members_of_one_name_the_last_counts() -> None:
     names, times = 1000, 5
     rows = [(at % names, 0, 512 * at, 1) for at in range(names * times)]
     keys = np.arange(names, dtype=np.uint64)
-    offsets, _ = addresses(*rows).find(keys, np.zeros(names, np.int32))
+    offsets, _ = find_members(members_of(*rows), keys, np.zeros(names, np.int32))
     assert offsets.tolist() == [row[2] for row in rows[-names:]]
 
 

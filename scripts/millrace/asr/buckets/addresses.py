@@ -19,40 +19,28 @@ from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
 
-class Addresses:
-    """The addresses of one part's members: a table of key, tar, offset, size, or None."""
+def find_members(
+    members: pa.Table | None, keys: np.ndarray, tars: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """int64 offset and size of every (key, tar); of several members of one name the last in the
+    tar.
 
-    def __init__(self, table: pa.Table | None) -> None:
-        key, tar, offset, size = _columns(table)
-        # A member that is twice in its tar: a stable order, so the tar's.
-        order = np.argsort(key, kind="stable")
-        self.key = key[order]
-        self.tar = tar[order]
-        self.offset = offset[order]
-        self.size = size[order]
+    `members`: a table of key, tar, offset and size, or None. Offset -2 if the tar has no such
+    member, -1 if it has no bytes.
+    """
+    if members is None or not len(keys):
+        none = np.full(len(keys), -2)
+        return none, none
 
-    def find(self, keys: np.ndarray, tars: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """int64 offset and size of every (key, tar); of several members of one name the last in the
-        tar.
-
-        Offset -2 if the tar has no such member, -1 if it has no bytes.
-        """
-        if not len(self.key) or not len(keys):
-            none = np.full(len(keys), -2)
-            return none, none
-
-        at = np.searchsorted(self.key, keys, side="right") - 1
-        # Of two tars' members with one 64-bit hash only the last is found.
-        known = (at >= 0) & (self.key[at] == keys) & (self.tar[at] == tars)
-        offset = np.where(known, self.offset[at], -2)
-        size = np.where(known, self.size[at], -2)
-        return offset, size
-
-
-def _columns(table: pa.Table | None) -> list[np.ndarray]:
-    if table is None:
-        return [np.zeros(0, np.int64)] * 4
-    return [table[name].to_numpy() for name in ("key", "tar", "offset", "size")]
+    # A member that is twice in its tar: a stable order, so the tar's.
+    order = np.argsort(members["key"].to_numpy(), kind="stable")
+    ordered = {name: members[name].to_numpy()[order] for name in members.column_names}
+    at = np.searchsorted(ordered["key"], keys, side="right") - 1
+    # Of two tars' members with one 64-bit hash only the last is found.
+    known = (at >= 0) & (ordered["key"][at] == keys) & (ordered["tar"][at] == tars)
+    offset = np.where(known, ordered["offset"][at], -2)
+    size = np.where(known, ordered["size"][at], -2)
+    return offset, size
 
 
 class _Known(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.asr.buckets import config
-from millrace.asr.buckets.addresses import Addresses, TarIndices
+from millrace.asr.buckets.addresses import TarIndices, find_members
 from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_of
 from millrace.asr.buckets.held_out import HeldOut, Rows
 from millrace.asr.buckets.order import SortedRows, row_keys, sort_rows
@@ -319,10 +319,7 @@ class _Build:
                 table = split.spill.read(number)
                 if table is None:
                     continue
-                addresses = None
-                if not split.manifest.has_offsets:
-                    addresses = Addresses(members.read(number))
-                part = self._part(table, addresses)
+                part = self._part(table, members, number)
                 problem = self._checked(split, part)
                 good = np.flatnonzero(problem == 0)
                 _count(split, part, good, files.edges[-1])
@@ -338,17 +335,16 @@ class _Build:
         self.held_out.add(split.name, held_out)
         self._count_unread(split)
 
-    def _part(self, table: pa.Table, members: Addresses | None) -> _Part:
-        """The rows in order, with offset and size of their members; `members` is None where the
-        rows bring them."""
+    def _part(self, table: pa.Table, members: RowSpill, number: int) -> _Part:
+        """The rows of a part in order, with offset and size of their members."""
         in_order = sort_rows(table, self.tars.paths, self.seed_key)
         order = in_order.order
-        if members is None:
+        if "offset" in table.column_names:  # the rows bring them
             offsets = table.column("offset").to_numpy()[order]
             sizes = table.column("size").to_numpy()[order]
             return _Part(table.drop_columns(["offset", "size"]), in_order, offsets, sizes)
         tars = table.column("tar").to_numpy()[order]
-        return _Part(table, in_order, *members.find(in_order.keys, tars))
+        return _Part(table, in_order, *find_members(members.read(number), in_order.keys, tars))
 
     def _checked(self, split: _Split, part: _Part) -> np.ndarray:
         """The problem of each place, 0 for none. Twins, leaks, and what is in no tar, become

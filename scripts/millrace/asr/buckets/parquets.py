@@ -106,17 +106,16 @@ class BucketFiles:
         schema = SCHEMA
         if has_prompts:
             schema = schema.append(pa.field("prompt", mc.TEXT))
-        places: list[tuple[Path, tuple[str, float] | None]] = []
+        buckets: list[tuple[str, float] | None] = [None]
+        names = [split]
         if split == TRAIN:
             schema = pa.schema([*schema, *_OF_BUCKET])
-            for name, upper in zip(self.ids, self.edges[1:], strict=True):
-                path = self.folder / f"{TRAIN}/{name}.parquet"
-                places.append((path, (name, upper)))
-        else:
-            places.append((self.folder / f"{split}.parquet", None))
+            buckets = list(zip(self.ids, self.edges[1:], strict=True))
+            names = [f"{TRAIN}/{name}" for name in self.ids]
         with contextlib.ExitStack() as stack:
             self._writers[split] = writers = []
-            for path, bucket in places:
+            for name, bucket in zip(names, buckets, strict=True):
+                path = self.folder / f"{name}.parquet"
                 parquet = pq.ParquetWriter(
                     stack.enter_context(atomic.replacing(path)),
                     schema,

@@ -3,7 +3,7 @@ used, as no index of them is whole."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -42,17 +42,17 @@ class TarTable:
         self.unusable = np.zeros(len(self.paths) + 1, bool)
         self.missing = np.zeros(len(self.paths) + 1, bool)
 
-        # The tars whose members only the index knows, and those of which the manifest itself has
+        # All manifests of a build are of one kind: only an index knows the members, or rows have
         # the offsets.
-        from_index = _named(manifests, spelling, has_offsets=False)
-        for tar in from_index:
-            if index is None:
+        has_offsets = any(manifest.has_offsets for manifest in manifests)
+        for tar in self.paths:
+            if has_offsets:
+                self._add(tar, _file_state(tar))
+            elif index is None:
                 self._add(tar, "no tar index was given")
             else:
                 self._add(tar, index.state(tar), index.remark(tar))
-        self.indexed = sorted(from_index & self.stamps.keys())
-        for tar in _named(manifests, spelling, has_offsets=True):
-            self._add(tar, _file_state(tar))
+        self.indexed = [] if has_offsets else sorted(self.stamps)
 
     def _add(self, tar: str, state: Stamp | str, remark: str = "") -> None:
         """A tar that is used with this stamp, or is not for this reason."""
@@ -69,17 +69,6 @@ class TarTable:
         """int32 numbers of tars as manifests spell them, and -1 after the last."""
         numbers = [self._number_of[tar] for tar in tars]
         return np.array([*numbers, -1], np.int32)
-
-
-def _named(
-    manifests: Sequence[Manifest], spelling: Mapping[str, str], has_offsets: bool
-) -> set[str]:
-    """The tars of the manifests that bring offsets, or of those that do not."""
-    tars: set[str] = set()
-    for manifest in manifests:
-        if manifest.has_offsets == has_offsets:
-            tars.update(spelling[tar] for tar in manifest.tars)
-    return tars
 
 
 def _file_state(tar: str) -> Stamp | str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from millrace.asr.buckets.config import ROW_GROUP, BucketConfig
 from millrace.asr.loading.reader import TarState
 from millrace.asr.loading.row_table_writer import MAGIC, PROMPT_MARK, RECORD, TAR, write
 from millrace.asr.manifests.identity import leads_out
+from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
 
@@ -112,11 +112,7 @@ class RowTable:
             return cls(path, *arguments)
 
         try:
-            with open(folder / ".rows.lock", "w") as lock:
-                # One of the node's ranks writes, if the file system has locks; the write is atomic
-                # anyway.
-                with contextlib.suppress(OSError):
-                    fcntl.flock(lock, fcntl.LOCK_EX)
+            with atomic.locked(folder / ".rows.lock"):  # one of the node's ranks writes
                 if not path.exists():
                     write(path, parquets, config.tars)
                     for old in {*folder.glob(f"rows-{split}-*.table")} - {path}:

@@ -40,14 +40,13 @@ _SPACES = 8 * 32
 
 
 class HeaderFile:
-    """A tar opened for reading headers: positioned reads without readahead, and a count of them.
+    """A tar opened for reading headers: positioned reads without readahead.
 
-    `reads` counts the reads, `bytes_read` the bytes they ask for, in whole pages as the kernel
-    fetches them.
+    `bytes_read` counts the bytes they ask for, in whole pages as the kernel fetches them.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
-        self.reads = self.bytes_read = 0
+        self.bytes_read = 0
         self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         self.total = os.fstat(self.fd).st_size
         self._advise(0, 0, "POSIX_FADV_RANDOM")
@@ -55,7 +54,6 @@ class HeaderFile:
     def pread(self, size: int, offset: int) -> bytes:
         """`size` bytes at `offset`, fewer only at the end of the file."""
         data = os.pread(self.fd, size, offset)
-        self.reads += 1
         self.bytes_read += ((offset + size - 1) // PAGE - offset // PAGE + 1) * PAGE
         while len(data) < size and offset + len(data) < self.total:
             more = os.pread(self.fd, size - len(data), offset + len(data))
@@ -89,15 +87,15 @@ class Chain:
     `starts`, `names`, `offsets` and `sizes` are parallel, one entry per member; `odd` maps a row to
     (kind, link) if the member is no plain file. Afterwards `position` is where the next group
     should be, and `stop` what stood there (None: nothing odd, the limit was reached; also at the
-    exact end of the file). A chain runs in one thread and has its own counts of reads.
+    exact end of the file). A chain runs in one thread and has its own count of bytes.
     """
 
     def __init__(self, source: HeaderFile, position: int, limit: int) -> None:
-        # A copy of the open file: the same descriptor, other counts.
+        # A copy of the open file: the same descriptor, another count.
         self.source = copy(source)
         self.position = position
         self.limit = limit
-        self.source.reads = self.source.bytes_read = 0
+        self.source.bytes_read = 0
         self.silent = 0  # how many reads `steps` makes between two that it yields before
         self.search_to = position  # before the walk, look for a header up to here
         self.starts: list[int] = []

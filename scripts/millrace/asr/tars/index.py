@@ -151,15 +151,12 @@ class TarIndex:
         if not record.members:
             return _SCHEMA.empty_table().drop_columns(["tar"])
         first, last = (int(np.searchsorted(self._ends, row, "right")) for row in (low, high - 1))
-        # Small tars share a row group: the last one read stays for the next tar.
-        if self._cached is None or self._cached[0] != (first, last):
-            with own_file(self.path):
-                self._cached = (
-                    (first, last),
-                    self._file.read_row_groups(list(range(first, last + 1))),
-                )
         start = int(self._ends[first - 1]) if first else 0
         with own_file(self.path):
+            # Small tars share a row group: the last one read stays for the next tar.
+            if self._cached is None or self._cached[0] != (first, last):
+                groups = self._file.read_row_groups(list(range(first, last + 1)))
+                self._cached = ((first, last), groups)
             return self._cached[1].slice(low - start, high - low).select(_SCHEMA.names[1:])
 
 

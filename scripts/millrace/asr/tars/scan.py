@@ -84,8 +84,6 @@ class TarScan:
     duplicates: int = 0
     last_header: int = 0
     digest: str = ""
-    reads: int = 0
-    bytes_read: int = 0
 
 
 def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
@@ -105,8 +103,6 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
             _Assembly(source, result).build(chains)
             result.digest = digest(source.fd, result.size)
             after = os.fstat(source.fd)
-            result.reads = source.reads
-            result.bytes_read = source.bytes_read
     except FileNotFoundError:
         return TarScan(name, *before, "missing", "no such file")
     except (OSError, ValueError) as error:
@@ -136,7 +132,6 @@ class _Assembly:
 
     def build(self, chains: int) -> None:
         waiting = self._walk(chains)
-        self._count(*waiting)
         first = waiting.pop(0)
         self._append(first, 0)
         position = first.position
@@ -168,7 +163,6 @@ class _Assembly:
                     limit = next(start for start in waiting[0].starts if start >= position)
                 walk = Chain(self.source, position, limit).run()
                 row = 0
-                self._count(walk)
             self._append(walk, row)
             position = walk.position
             stop = walk.stop
@@ -194,10 +188,6 @@ class _Assembly:
                 first.silent = source.total
                 chains = 1
         return [first]
-
-    def _count(self, *walks: Chain) -> None:
-        self.source.reads += sum(walk.source.reads for walk in walks)
-        self.source.bytes_read += sum(walk.source.bytes_read for walk in walks)
 
     def _append(self, chain: Chain, row: int) -> None:
         base = len(self.names) - row
