@@ -135,7 +135,7 @@ def write(folder: Path, built: Built) -> None:
     samples = sum(facts.samples for facts in built.buckets)
     microseconds = sum(facts.microseconds for facts in built.buckets)
     buckets = []
-    # Without a train split there are no buckets.
+    # Without a train split there are no buckets; with one, some have rows.
     for facts, low, high in zip(built.buckets, built.edges, built.edges[1:], strict=False):
         bucket = {
             "bucket_id": facts.path.stem,
@@ -143,8 +143,8 @@ def write(folder: Path, built: Built) -> None:
             "low_seconds": low,
             "high_seconds": high,
             **facts.as_dict(),
-            "pct_samples": 100 * facts.samples / samples if samples else 0.0,
-            "pct_hours": 100 * facts.microseconds / microseconds if microseconds else 0.0,
+            "pct_samples": 100 * facts.samples / samples,
+            "pct_hours": 100 * facts.microseconds / microseconds,
             "path": facts.path.relative_to(folder).as_posix(),
         }
         buckets.append(bucket)

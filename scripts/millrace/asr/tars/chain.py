@@ -8,7 +8,7 @@ import itertools
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from struct import Struct
@@ -18,9 +18,9 @@ from millrace.asr.tars.header import (
     BLOCK,
     FILE,
     CutMember,
+    GroupReader,
     OddHeader,
     is_header,
-    read_group,
 )
 
 PAGE = 4096
@@ -186,7 +186,7 @@ class Chain:
         """Take in the group at `position`, whatever it is; the place of the next, or None if the
         walk stops here."""
         try:
-            group, after = read_group(self._fetch, position, self.source.total)
+            group, after = GroupReader(self._fetch, position, self.source.total).read()
         except OddHeader as error:
             self.stop = error
             return None
@@ -242,7 +242,7 @@ class Chain:
 
 def common_header(window: bytes, at: int) -> tuple[bytes, int] | None:
     """Name and size of the file whose header lies at `at`, if the header is of the common kind, in
-    few instructions; None for all others, which are left to `read_group`."""
+    few instructions; None for all others, which are left to `GroupReader`."""
     name, digits, end, check, typeflag, magic, prefix = _fields(window, at)
     octal = check[:6]
     if typeflag != b"0" or (prefix and magic != b"ustar\0"):
@@ -306,18 +306,18 @@ def run_together(source: HeaderFile, walks: list[Iterator[tuple[int, int]]]) -> 
     for threads in CHAIN_THREADS:
         started = time.perf_counter()
         reads = len(walks) * _TRIED_ROUNDS
-        walks = _run(source, walks, threads, _TRIED_ROUNDS)
+        walks = _run(source, walks, threads, range(_TRIED_ROUNDS))
         rates[threads] = reads / (time.perf_counter() - started)
-    _run(source, walks, max(rates, key=rates.__getitem__), None)
+    _run(source, walks, max(rates, key=rates.__getitem__), itertools.count())
 
 
 def _run(
-    source: HeaderFile, walks: list[Iterator[tuple[int, int]]], threads: int, rounds: int | None
+    source: HeaderFile, walks: list[Iterator[tuple[int, int]]], threads: int, rounds: Iterable[int]
 ) -> list[Iterator[tuple[int, int]]]:
-    """Go `rounds` rounds, or to the end; returns the walks that are not at their end."""
+    """Go so many rounds, or to the end; returns the walks that are not at their end."""
 
     def interleave(walks: list[Iterator[tuple[int, int]]]) -> list[Iterator[tuple[int, int]]]:
-        for _ in itertools.count() if rounds is None else range(rounds):
+        for _ in rounds:
             going = []
             for walk in walks:
                 if ahead := next(walk, None):

@@ -69,15 +69,13 @@ class CutMember(OddHeader):
 
 @dataclass(slots=True)
 class Group:
-    """One member: raw `name` and `link`, `offset` and `size` of its bytes, `after`: the next
-    group."""
+    """One member: raw `name` and `link`, `offset` and `size` of its bytes."""
 
     kind: int
     name: bytes
     link: bytes
     offset: int
     size: int
-    after: int
 
 
 def number(raw: bytes) -> int | None:
@@ -115,21 +113,13 @@ def rounded(size: int) -> int:
     return (size + BLOCK - 1) & -BLOCK
 
 
-def read_group(fetch: Fetch, start: int, total: int) -> tuple[Group | None, int]:
-    """Read the member whose header group starts at `start`; `fetch(offset, size)` is short only at
-    the end.
-
-    Returns the member, or None if only a global PAX header stood there, and the offset of the next
-    group. `total`: size of the file in bytes. Raises OddHeader.
-    """
-    return _GroupReader(fetch, start, total).read()
-
-
 @dataclass(slots=True)
-class _GroupReader:
-    """Reads a group: extended headers, and the header of the member that they are about.
+class GroupReader:
+    """Reads the group that starts at `start`: extended headers, and the header of the member that
+    they are about.
 
-    `records` are what extended headers say; a GNU long name or link is the record of that name.
+    `fetch(offset, size)` is short only at the end; `total`: size of the file in bytes. `records`
+    are what extended headers say; a GNU long name or link is the record of that name.
     """
 
     fetch: Fetch
@@ -138,13 +128,14 @@ class _GroupReader:
     records: Records = field(default_factory=dict)
 
     def read(self) -> tuple[Group | None, int]:
+        """The member, or None if only a global PAX header stood there, and the offset of the next
+        group. Raises OddHeader."""
         position = self.start
         for _ in range(MAX_GROUP):
             block = self._header(position)
             typeflag = block[156:157]
             if typeflag not in b"LKxXg":
-                group = self._member(block, position)
-                return group, group.after
+                return self._member(block, position)
             payload = self._payload(block, position)
             after = position + BLOCK + rounded(len(payload))
             if typeflag != b"g":
@@ -198,7 +189,8 @@ class _GroupReader:
             raise BadHeader(self.start, "two paths, links or sizes of one member")
         self.records |= records
 
-    def _member(self, block: bytes, position: int) -> Group:
+    def _member(self, block: bytes, position: int) -> tuple[Group, int]:
+        """The member whose own header lies at `position`, and the offset of the next group."""
         typeflag = block[156:157]
         kind = _kind(typeflag, block, self.records)
         name = self._name(block)
@@ -217,7 +209,7 @@ class _GroupReader:
 
         if data + size > self.total:
             raise CutMember(self.start, "the file ends inside the body of a member")
-        return Group(kind, name, link, data, size, after)
+        return Group(kind, name, link, data, size), after
 
     def _name(self, block: bytes) -> bytes:
         if b"path" in self.records:
