@@ -113,13 +113,6 @@ def test_the_index_is_small_and_the_same_bytes_every_time(tmp_path, corpus):
     assert TarIndex.open(first).members(str(path))["size"].to_pylist() == sizes.tolist()
 
 
-def test_a_tar_that_was_replaced_is_read_again(tmp_path, corpus):
-    run(tmp_path, corpus.values())
-    write_tar(corpus["good"], ["new"])
-    output, _ = run(tmp_path, corpus.values())
-    assert text(TarIndex.open(output).members(str(corpus["good"]))) == ["new"]
-
-
 def test_an_index_as_json_lies_beside_each_tar(tmp_path, corpus):
     run(tmp_path, corpus.values(), "--json")
     beside = {name: tar.with_name(f"{tar.name}.index.json") for name, tar in corpus.items()}

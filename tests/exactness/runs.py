@@ -289,7 +289,10 @@ def forked(bodies: list[Callable[[], Any]], launch: Launch) -> list:
     results = []
     for _, receiver in children:
         try:
-            results.append(receiver.recv() if receiver.poll(SECONDS) else _no_end())
+            if receiver.poll(SECONDS):
+                results.append(receiver.recv())
+            else:
+                results.append(Failure("hang", f"nothing came for {SECONDS} s", ""))
         except EOFError:
             results.append(Failure("died", "the process died", ""))
         if isinstance(results[-1], Failure):
@@ -301,10 +304,6 @@ def forked(bodies: list[Callable[[], Any]], launch: Launch) -> list:
         os.waitpid(pid, 0)
         receiver.close()
     return results
-
-
-def _no_end() -> Failure:
-    return Failure("hang", f"nothing came for {SECONDS} s", "")
 
 
 def _child(body: Callable[[], Any], sender: Any, is_killed: bool) -> None:
@@ -339,12 +338,12 @@ def _free_port() -> int:
 class Data:
     """The data sets of an adapter, made once for each number of samples."""
 
-    def __init__(self, adapter: Adapter, folder: Path | None = None) -> None:
-        self._kept = tempfile.TemporaryDirectory(prefix="exactness-") if folder is None else None
-        self.adapter, self.folder = adapter, folder or Path(self._kept.name)
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter = adapter
+        self.folder = tempfile.TemporaryDirectory(prefix="exactness-")
 
     def of(self, samples: int) -> Path:
-        folder = self.folder / str(samples)
+        folder = Path(self.folder.name, str(samples))
         if not folder.exists():
             folder.mkdir(parents=True)
             self.adapter.write(folder, samples)

@@ -81,17 +81,11 @@ def write_flac(path: Path, states: int) -> None:
     path.write_bytes(content)
 
 
-def write_mp3(path: Path) -> None:
+def write_chain(path: Path, form: str) -> None:
+    """A minute of silence, again and again; of Vorbis it is a chain of streams."""
     silence = io.BytesIO()
-    soundfile.write(silence, np.zeros(60 * RATE, np.int16), RATE, format="MP3")
+    soundfile.write(silence, np.zeros(60 * RATE, np.int16), RATE, format=form)
     path.write_bytes(silence.getvalue() * MINUTES)
-
-
-def write_ogg(path: Path) -> None:
-    """A minute of Vorbis, again and again: a chain of streams."""
-    sink = io.BytesIO()
-    soundfile.write(sink, np.zeros(60 * RATE, np.int16), RATE, format="OGG", subtype="VORBIS")
-    path.write_bytes(sink.getvalue() * MINUTES)
 
 
 def read_member(path: Path) -> object:
@@ -230,12 +224,12 @@ BOMBS = [
     ),
     Bomb(
         "MP3",
-        write_mp3,
+        lambda path: write_chain(path, "MP3"),
         {"member of a tar": (read_member, LONGER), "segment": (read_segment, "[64000]")},
     ),
     Bomb(
         "Ogg",
-        write_ogg,
+        lambda path: write_chain(path, "OGG"),
         of_recording("another recording is joined on", "[64000]", IS_SILENCE),
     ),
     Bomb(

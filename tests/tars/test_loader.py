@@ -144,17 +144,18 @@ def test_keys_that_repeat_across_tars_are_read_once_each_and_resumed(tmp_path):
         assert texts == [key[5:6].encode() for key in batch.ids]
 
 
+# Options beside a batch_size of 4.
 REFUSED = {
-    "no bound": ({}, "nothing bounds a batch"),
+    "no bound": ({"batch_size": None}, "nothing bounds a batch"),
     "no samples in a batch": ({"batch_size": 0}, "batch_size is 0. Give a whole number from 1"),
     "half a sample": ({"batch_size": 2.5}, "batch_size is 2.5"),
     "no cost in a batch": ({"cost": "bytes", "batch_cost": float("nan")}, "batch_cost is nan"),
-    "no workers": ({"batch_size": 4, "workers": -1}, "workers is -1. Give a whole number from 0"),
-    "workers as text": ({"batch_size": 4, "workers": "2"}, "workers is '2'. Give a whole number"),
-    "a seed as text": ({"batch_size": 4, "seed": "7"}, "seed is '7'. Give a whole number"),
-    "a key as text": ({"batch_size": 4, "keys": "0-001"}, "keys is '0-001'. Give a list"),
-    "a field as text": ({"batch_size": 4, "fields": "txt"}, "fields is 'txt'. Give a list"),
-    "no list of fields": ({"batch_size": 4, "fields": 5}, "fields is 5. Give a list"),
+    "no workers": ({"workers": -1}, "workers is -1. Give a whole number from 0"),
+    "workers as text": ({"workers": "2"}, "workers is '2'. Give a whole number"),
+    "a seed as text": ({"seed": "7"}, "seed is '7'. Give a whole number"),
+    "a key as text": ({"keys": "0-001"}, "keys is '0-001'. Give a list"),
+    "a field as text": ({"fields": "txt"}, "fields is 'txt'. Give a list"),
+    "no list of fields": ({"fields": 5}, "fields is 5. Give a list"),
     "a cost as text": (
         {"cost": dict.fromkeys(["0-000"], "x"), "batch_cost": 9},
         "cost has what is no number .*'x'",
@@ -164,10 +165,10 @@ REFUSED = {
         "cost has what is no number .*'dict'",
     ),
     "no batches ahead": (
-        {"batch_size": 4, "prefetch_batches": 0, "workers": 1, "decode": {"cls": int}},
+        {"prefetch_batches": 0, "workers": 1, "decode": {"cls": int}},
         "prefetch_batches is 0. Give a whole number from 1",
     ),
-    "no step": ({"batch_size": 4, "start_step": -3}, "start_step is -3. Give a whole number from"),
+    "no step": ({"start_step": -3}, "start_step is -3. Give a whole number from"),
     "one cost": ({"cost": 5, "batch_cost": 9}, "cost is 5. Give .* a dict"),
     "a bound as text": ({"cost": "bytes", "batch_cost": "9"}, "batch_cost is '9'. Give a number"),
     "half a bound": ({"cost": "bytes"}, "cost and batch_cost go together"),
@@ -178,20 +179,20 @@ REFUSED = {
         "0-000 .* its cost is inf",
     ),
     "cost of 0": ({"cost": dict.fromkeys(["0-000"], 0), "batch_cost": 9}, "0-000 .* its cost is 0"),
-    "decode of none": ({"batch_size": 4, "decode": {"jpg": len}}, "no sample has a field jpg"),
-    "empty": ({"batch_size": 4, "keys": []}, "keys choose no sample. Choose others"),
-    "a decoder as number": ({"batch_size": 4, "decode": 5}, "decode is 5. Give a function"),
-    "a decoder of a field": ({"batch_size": 4, "decode": {"cls": 5}}, "decode of cls is 5. Give"),
-    "a cache as bytes": ({"batch_size": 4, "cache_dir": b"x"}, "cache_dir is b'x'. Give a path"),
+    "decode of none": ({"decode": {"jpg": len}}, "no sample has a field jpg"),
+    "empty": ({"keys": []}, "keys choose no sample. Choose others"),
+    "a decoder as number": ({"decode": 5}, "decode is 5. Give a function"),
+    "a decoder of a field": ({"decode": {"cls": 5}}, "decode of cls is 5. Give"),
+    "a cache as bytes": ({"cache_dir": b"x"}, "cache_dir is b'x'. Give a path"),
     "a truth as number": ({"batch_size": True}, "batch_size is True. Give a whole number"),
-    "no share": ({"batch_size": 4, "max_bad_fraction": 2}, "max_bad_fraction is 2. Give a number"),
-    "a share as truth": ({"batch_size": 4, "max_bad_fraction": True}, "fraction is True. Give a"),
-    "any share": ({"batch_size": 4, "max_bad_fraction": float("nan")}, "fraction is nan. Give a"),
+    "no share": ({"max_bad_fraction": 2}, "max_bad_fraction is 2. Give a number"),
+    "a share as truth": ({"max_bad_fraction": True}, "fraction is True. Give a"),
+    "any share": ({"max_bad_fraction": float("nan")}, "fraction is nan. Give a"),
     "more ranks than a plan can have": (
-        {"batch_size": 4, "rank": 0, "world_size": 10**9},
+        {"rank": 0, "world_size": 10**9},
         "no plan for world size 1000000000 .* Give 1 to 1,048,576 ranks",
     ),
-    "rank alone": ({"batch_size": 4, "world_size": 2}, "nothing says which rank this is"),
+    "rank alone": ({"world_size": 2}, "nothing says which rank this is"),
 }
 
 
@@ -199,7 +200,7 @@ REFUSED = {
 def test_what_is_not_decided_is_refused(tars, case):
     options, words = REFUSED[case]
     with pytest.raises(MillraceError, match=words):
-        open_tars(tars, **options)
+        open_tars(tars, **{"batch_size": 4, **options})
 
 
 def test_tars_whose_members_form_no_sample_are_refused_with_the_reason(tmp_path):

@@ -19,7 +19,7 @@ def config(folder: Path, buckets: list[dict]) -> BucketConfig:
 
 def test_a_split_or_parquets_that_are_not_there_are_named(tmp_path):
     buckets = config(tmp_path, [{"bucket_id": "b_0_3", "path": "b_0_3.parquet"}])
-    with pytest.raises(MillraceError, match="there is no split eval"):
+    with pytest.raises(MillraceError, match=r"there is no split eval\. Its splits: train"):
         buckets.parquets("eval")
     with pytest.raises(MillraceError, match=r"are not there: b_0_3\.parquet"):
         buckets.parquets()

@@ -84,24 +84,22 @@ def test_bad_members_are_left_out_wherever_they_are():
     assert collate(0, rows_of(longest_fails), longest_fails).audio.is_contiguous()
 
 
-def test_a_clip_may_be_twice_as_long_as_its_manifest_says_and_a_second_more():
-    lengths = (3 * RATE, 3 * RATE + 1)
+@pytest.mark.parametrize(
+    ("said", "lengths", "reason", "own"),
+    [
+        (1.0, (3 * RATE, 3 * RATE + 1), "longer_than_manifest", 2),
+        # A decoder that leaves out silence is the user's choice.
+        (3.0, (RATE, RATE - 16), "shorter_than_manifest", 4),
+    ],
+)
+def test_a_clip_may_last_twice_or_half_as_long_as_its_manifest_says(said, lengths, reason, own):
+    """And a second more, or half a second less."""
     raws = [encoded(noise(count, 6), form) for form in ("FLAC", "WAV") for count in lengths]
-    for own in (None, decode):
-        batch = collate(0, rows_of(raws), raws, own_decode=own)
-        assert batch.rows.tolist() == [100, 102]
-        assert [sample.reason for sample in batch.bad] == ["longer_than_manifest"] * 2
-
-
-def test_a_clip_may_be_half_as_long_as_its_manifest_says_less_half_a_second():
-    lengths = (RATE, RATE - 16)
-    raws = [encoded(noise(count, 6), form) for form in ("FLAC", "WAV") for count in lengths]
-    rows = [row._replace(duration_s=3.0) for row in rows_of(raws)]
+    rows = [row._replace(duration_s=said) for row in rows_of(raws)]
     batch = collate(0, rows, raws)
     assert batch.rows.tolist() == [100, 102]
-    assert [sample.reason for sample in batch.bad] == ["shorter_than_manifest"] * 2
-    # One that leaves out silence is the user's choice.
-    assert len(collate(0, rows, raws, own_decode=decode)) == 4
+    assert [sample.reason for sample in batch.bad] == [reason] * 2
+    assert len(collate(0, rows, raws, own_decode=decode)) == own
 
 
 def test_a_small_member_that_holds_minutes_is_refused_before_it_fills_memory():

@@ -113,18 +113,20 @@ def test_no_slot_stays_taken_when_workers_are_ended_at_work(tmp_path):
     assert not loader.slots.busy.any()
 
 
-def test_the_planners_epoch_is_seen_once_by_all_ranks_together(tmp_path):
-    buckets = corpus(tmp_path, tars=5, members=11)
-    table = RowTable.open(buckets)
-    plan = plan_epoch(table.durations(), BatchBudget(1.2), seed=1, epoch=3, world_size=2)
-    seen, fillers = [], 0
-    for rank in range(2):
-        for batch in BatchLoader(BucketedDataset(table, plan, rank), workers=2):
-            assert batch.filler == plan.is_filler(batch.step, rank)
-            fillers += batch.filler
-            seen += [] if batch.filler else batch.rows.tolist()
-    assert sorted(seen) == list(range(55))
-    assert fillers == plan.stats()["filler_batches"]
+@pytest.mark.parametrize(
+    ("members", "world_size", "workers", "fillers"), [(18, 2, 2, 0), (1, 4, 0, 1)]
+)
+def test_the_planners_epoch_is_seen_once_by_all_ranks_together(
+    tmp_path, members, world_size, workers, fillers
+):
+    table = RowTable.open(corpus(tmp_path, members=members))
+    plan = plan_epoch(table.durations(), BatchBudget(1.2), seed=1, epoch=3, world_size=world_size)
+    batches = []
+    for rank in range(world_size):
+        batches += BatchLoader(BucketedDataset(table, plan, rank), workers)
+    seen = [row for batch in batches if not batch.filler for row in batch.rows.tolist()]
+    assert sorted(seen) == list(range(3 * members))
+    assert sum(batch.filler for batch in batches) == fillers
 
 
 @pytest.fixture

@@ -43,5 +43,4 @@ class StreamBatches(Stateful):
             yield batch["id"].tolist()
 
 
-def open(setting: Setting, place: Place) -> StreamBatches:
-    return StreamBatches(setting, place)
+open = StreamBatches

@@ -6,7 +6,7 @@ from typing import Any
 
 import grain
 
-from tests.exactness.adapters import Place, Setting, grain_loader
+from tests.exactness.adapters import grain_loader
 
 ABOUT = grain_loader.ABOUT._replace(
     title="Grain ElasticIterator (experimental)",
@@ -32,5 +32,4 @@ class Epochs(grain_loader.Epochs):
         return iter(elastic)
 
 
-def open(setting: Setting, place: Place) -> Epochs:
-    return Epochs(setting, place)
+open = Epochs

@@ -69,5 +69,4 @@ class Epochs:
             self.iterator.close()
 
 
-def open(setting: Setting, place: Place) -> Epochs:
-    return Epochs(setting, place)
+open = Epochs

@@ -68,5 +68,4 @@ class SamplerBatches:
         self.loader._iterator = None
 
 
-def open(setting: Setting, place: Place) -> SamplerBatches:
-    return SamplerBatches(setting, place)
+open = SamplerBatches

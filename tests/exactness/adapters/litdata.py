@@ -45,5 +45,4 @@ class StreamBatches(Stateful):
             yield batch.tolist()
 
 
-def open(setting: Setting, place: Place) -> StreamBatches:
-    return StreamBatches(setting, place)
+open = StreamBatches

@@ -55,5 +55,4 @@ class BucketBatches(OfMillrace):
             yield [] if batch.filler else [int(sample) for sample in batch.sample_ids]
 
 
-def open(setting: Setting, place: Place) -> BucketBatches:
-    return BucketBatches(setting, place)
+open = BucketBatches

@@ -43,5 +43,4 @@ class TarBatches(OfMillrace):
             yield [] if batch.filler else [sample["txt"] for sample in batch.samples]
 
 
-def open(setting: Setting, place: Place) -> TarBatches:
-    return TarBatches(setting, place)
+open = TarBatches

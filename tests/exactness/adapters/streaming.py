@@ -64,5 +64,4 @@ class StreamBatches(Stateful):
     def close(self) -> None: ...
 
 
-def open(setting: Setting, place: Place) -> StreamBatches:
-    return StreamBatches(setting, place)
+open = StreamBatches

@@ -42,5 +42,4 @@ class NodeBatches(Stateful):
         self.loader.root.shutdown() if hasattr(self.loader.root, "shutdown") else None
 
 
-def open(setting: Setting, place: Place) -> NodeBatches:
-    return NodeBatches(setting, place)
+open = NodeBatches

@@ -40,5 +40,4 @@ class SamplerBatches(Stateful):
             yield batch.tolist()
 
 
-def open(setting: Setting, place: Place) -> SamplerBatches:
-    return SamplerBatches(setting, place)
+open = SamplerBatches

@@ -34,5 +34,4 @@ class Batches:
     def close(self) -> None: ...
 
 
-def open(setting: Setting, place: Place) -> Batches:
-    return Batches(setting, place)
+open = Batches
