@@ -89,12 +89,11 @@ def corpus(
     contents: dict[Path, dict[str, bytes]] = {path: {} for path in paths}
     rows = []
     for number in range(tars * members):
-        path, name = (
-            paths[number % tars],
-            f"t{number % tars}_{number}.{'wav' if number % 4 == 0 else 'flac'}",
-        )
+        path = paths[number % tars]
+        form = "WAV" if number % 4 == 0 else "FLAC"
+        name = f"{path.stem}_{number}.{form.lower()}"
         samples = noise(1000 + 97 * number, number)
-        raw = encoded(samples, "WAV" if number % 4 == 0 else "FLAC")
+        raw = encoded(samples, form)
         contents[path][name] = (replace or {}).get(name, raw)
         rows.append(
             {"tar_path": str(path), "tar_member_name": name, "duration_s": len(samples) / RATE}

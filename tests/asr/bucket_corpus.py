@@ -54,9 +54,10 @@ def corpus(
         for name in names:
             seconds = rng.choice([rng.uniform(0.2, 12), rng.uniform(12, 30)], p=[0.9, 0.1])
             written = "./" + name if rng.random() < 0.3 else name
-            text, language = f'text of {name} ü\n"quoted"', str(rng.choice(["en", "de"]))
-            row = (str(paths[-1]), written, text, language, float(np.round(seconds, 3)))
-            rows.append(dict(zip(COLUMNS, row, strict=True)))
+            said = {"transcript": f'text of {name} ü\n"quoted"'}
+            said["language"] = str(rng.choice(["en", "de"]))
+            said["duration_s"] = float(np.round(seconds, 3))
+            rows.append(row_of(paths[-1], written, **said))
     rng.shuffle(rows)
     return rows, index_of(paths, folder / "index.parquet")
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from millrace.asr.tars import json_index
 from millrace.asr.tars.index import write_index
 from millrace.asr.tars.partition import ScanLog, read_partition, scan_all
-from millrace.asr.tars.scan import CHAINS
 from millrace.common import atomic, cli
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import placements
@@ -67,7 +66,7 @@ def _build(
     placements.keep_draft(Path(path).parent)
     partition = read_partition(path)
     log = ScanLog(partition)
-    scans = log.watch(scan_all(partition.tars, args.threads, CHAINS))
+    scans = log.watch(scan_all(partition.tars, args.threads))
     if args.json:
         scans = json_index.written(scans)
     records = write_index(output, scans)

@@ -69,33 +69,30 @@ class ManifestFacts(NamedTuple):
         return cls(row["tars"], row.get("rows"), content, broken_lines, first_broken)
 
 
-class _Manifests:
-    """The manifests of all splits. What was read of one is in a table until the file changes."""
+def _facts(
+    settings: Settings,
+    files: Mapping[str, list[str]],
+    stats: Mapping[str, Stat],
+    table: Tables,
+) -> dict[str, ManifestFacts]:
+    """What is known of each manifest. It is read whole if it is new; then that is in a table until
+    the file changes."""
+    split_of = {path: split for split, paths in files.items() for path in paths}
 
-    def __init__(self, settings: Settings, files: Mapping[str, list[str]], table: Tables) -> None:
-        self.settings = settings
-        self.split_of = {path: split for split, paths in files.items() for path in paths}
-        self.stats = {path: Stat.of(path) for path in self.split_of}
-        # Which tars a manifest names depends on these as well: with others the table counts for
-        # nothing.
-        version = (7, settings.tar_root, settings.tar_template)
-        self._table = table("digests", zlib.crc32(repr(version).encode()))
-
-    def facts(self, path: str) -> ManifestFacts:
-        """What is known of a manifest; it is read whole if it is new."""
-        return ManifestFacts.parse(self._table.get(self.stats[path], self._read))
-
-    def _read(self, path: str) -> dict[str, Any]:
+    def read(path: str) -> dict[str, Any]:
         # Here, as it imports pyarrow, which a parse needs only if a manifest is new.
         from millrace.asr.manifests.manifest import manifest_of
 
         manifest = manifest_of(
-            self.split_of[path],
-            [Path(path)],
-            self.settings.tar_root,
-            self.settings.tar_template,
+            split_of[path], [Path(path)], settings.tar_root, settings.tar_template
         )
         return manifest.facts(0)
+
+    # Which tars a manifest names depends on these as well: with others the table counts for
+    # nothing.
+    version = (7, settings.tar_root, settings.tar_template)
+    known = table("digests", zlib.crc32(repr(version).encode()))
+    return {path: ManifestFacts.parse(known.get(stat, read)) for path, stat in stats.items()}
 
 
 def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
@@ -113,8 +110,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
     items = _items(folder.parent)
     differences.keep(folder / "manifests", items["manifests"])
     as_built = _as_built(folder / AS_BUILT)
-    manifests = _Manifests(settings, files, table)
-    facts = {path: manifests.facts(path) for path in manifests.stats}
+    stats = {path: Stat.of(path) for paths in files.values() for path in paths}
+    facts = _facts(settings, files, stats, table)
 
     path_map = PathMap(settings.path_map)
     tars = _stats_of_tars(facts.values(), path_map)
@@ -124,7 +121,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
     notes += _shard_notes(facts)
     notes += _missing_notes(tars, notes, settings.manifest_dir)
 
-    states = _states(manifests.stats, facts, as_built, table("manifests"))
+    states = _states(stats, facts, as_built, table("manifests"))
+    # In the form of a partition file, so that `differences` compares it.
+    entries = [{"path": path, "size": 0, "is": state} for path, state in states.items()]
 
     def build(write: Write) -> Partitions:
         assignment = _assigned(tars, folder / "index/assignment.jsonl", settings.partition_gb * 1e9)
@@ -136,7 +135,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
             groups={"tars": sorted(contents)},
             total=len(tars),
             files=files,
-            others={"manifests": {"all": {"tars": _manifest_entries(states)}}},
+            others={"manifests": {"all": {"tars": entries}}},
             notes=notes,
         )
 
@@ -297,12 +296,6 @@ def _states(
         else:
             states[path] = stat.signature
     return states
-
-
-def _manifest_entries(states: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The file of the manifests' states: in the form of a partition file, so that `built` compares
-    it."""
-    return [{"path": path, "size": 0, "is": state} for path, state in states.items()]
 
 
 def _files(content: Mapping) -> dict[str, dict]:

@@ -21,7 +21,7 @@ from millrace.asr.loading.reader import TarState
 from millrace.asr.tars.header import MULTI_VOLUME, SPARSE
 from millrace.asr.tars.index import known_index, write_index
 from millrace.asr.tars.partition import scan_all
-from millrace.asr.tars.scan import CHAINS, FAILED, PARTIAL, TarScan
+from millrace.asr.tars.scan import FAILED, PARTIAL, TarScan
 from millrace.common import atomic
 from millrace.common.errors import Damaged, MillraceError, counted
 from millrace.common.loading.arguments import path_of, several
@@ -142,7 +142,7 @@ def _make(tars: list[str], places: dict[str, Path], folder: Path) -> None:
             stale = [tar for tar in tars if _opened(tar, places[tar]) is None]
             if stale:
                 log.info("indexing %s", counted(len(stale), "tar"))
-            for scan in scan_all(stale, _THREADS, CHAINS):
+            for scan in scan_all(stale, _THREADS):
                 problem = _problem(scan)
                 if problem:
                     remedy = "Make the tar again, or leave it out"

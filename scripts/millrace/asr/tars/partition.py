@@ -52,14 +52,14 @@ def read_partition(path: str | os.PathLike) -> TarPartition:
         raise MillraceError(problem, os.fspath(path), remedy) from None
 
 
-def scan_all(tars: Iterable[str], threads: int, chains: int) -> Iterator[TarScan]:
+def scan_all(tars: Iterable[str], threads: int) -> Iterator[TarScan]:
     """Scan tars with `threads` threads; yields in their order, with a bounded number of results
     waiting."""
     ahead: deque[Future[TarScan]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for tar in tars:
-                ahead.append(pool.submit(scan, tar, chains))
+                ahead.append(pool.submit(scan, tar))
                 if len(ahead) >= 2 * threads:
                     yield ahead.popleft().result()
             while ahead:
