@@ -39,6 +39,11 @@ def index_of(tars: Sequence[Path], target: Path) -> Path:
     return target
 
 
+def index_of_rows(rows: Sequence[dict], target: Path) -> Path:
+    """The index of the tars that rows name."""
+    return index_of(sorted({Path(row["tar_path"]) for row in rows}), target)
+
+
 def corpus(
     folder: Path, tars: int = 4, members: int = 60, seed: int = 0
 ) -> tuple[list[dict], Path]:

@@ -31,7 +31,6 @@ from tests.asr.audio_tars import ListedPlan, change_config, corpus, write_bucket
 from tests.asr.bucket_corpus import (
     build_from,
     build_train,
-    index_of,
     write_jsonl,
     write_manifest,
 )
@@ -111,7 +110,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     for row in rows:
         row["tar_path"] = os.path.relpath(row["tar_path"])
-    index = index_of(sorted({Path(row["tar_path"]) for row in rows}), Path("index.parquet"))
+    index = bucket_corpus.index_of_rows(rows, Path("index.parquet"))
     build_train(Path("results/asr/buckets"), index, rows)
     return folder
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.asr import build_bucket_manifests
+from millrace.asr.buckets.addresses import TarIndices
+from millrace.asr.buckets.build import BucketChoices, build
 from millrace.asr.manifests import files as manifest_files
+from millrace.asr.manifests.manifest import scanned
 from millrace.common.errors import MillraceError
 from tests.asr.bucket_corpus import corpus, files, rejects, write_manifest
 
@@ -132,9 +134,8 @@ def test_pieces_give_the_buckets_that_one_file_gives_and_rejects_name_the_piece(
         for number, (start, end) in enumerate(itertools.pairwise(cuts)):
             name = "train" if len(cuts) == 2 else f"train-{number:05d}-of-{len(cuts) - 1:05d}"
             write_manifest(tmp_path / folder / f"{name}.parquet", rows[start:end])
-        arguments = ["--manifests", tmp_path / folder, "--tar-index", index]
-        arguments += ["--output", tmp_path / folder / "out/bucket_config.json"]
-        assert build_bucket_manifests.main([str(argument) for argument in arguments]) == 0
+        manifests = scanned([tmp_path / folder], {})
+        build(manifests, TarIndices([index]), tmp_path / folder / "out", BucketChoices())
     whole, cut = (files(tmp_path / folder / "out") for folder in ("whole", "cut"))
     different = {name for name in whole.keys() | cut.keys() if whole.get(name) != cut.get(name)}
     assert different == {"rejects.jsonl"}
