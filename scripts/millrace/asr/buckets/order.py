@@ -45,12 +45,11 @@ def sort_rows(table: pa.Table, tars: Sequence[str], seed_key: np.uint64) -> Sort
     ranked = sorted(range(len(rows)), key=rows.__getitem__)
     order[tied] = order[tied][ranked]
     ordered = [rows[at] for at in ranked]
-    members = [
-        list(places) for _, places in groupby(range(len(ordered)), lambda at: ordered[at][:3])
-    ]
-    twins = [at for places in members for at in places[1:]]
-    differing = []
-    for places in members:
+    twins: list[int] = []
+    differing: list[int] = []
+    for _, member in groupby(range(len(ordered)), lambda at: ordered[at][:3]):
+        places = list(member)
+        twins += places[1:]
         if _differ([ordered[at] for at in places]):
             differing += places
     return SortedRows(order, keys, tied[twins], tied[differing])

@@ -64,9 +64,8 @@ LONGEST_SECONDS = 1e6
 
 def check_type(column: pa.Field, is_number: bool, path: Path) -> None:
     """Raise MillraceError, with file and column, if a column does not hold numbers, or texts."""
-    types = pa.types
     kind = column.type
-    if types.is_dictionary(kind) and not is_number:
+    if pa.types.is_dictionary(kind) and not is_number:
         kind = kind.value_type  # as pandas has categories
     noun = "number" if is_number else "text"
     fitting = _IS_NUMBER if is_number else _IS_TEXT
