@@ -77,6 +77,13 @@ def test_a_mended_transcript_shows_in_the_config_and_nothing_else_does(
     assert before == same != after
 
 
+def check_facts(facts: dict, seconds: list[float]) -> None:
+    """What the config says of rows that last so long."""
+    assert (facts["samples"], facts["max_duration"]) == (len(seconds), max(seconds, default=0.0))
+    assert facts["hours"] == pytest.approx(sum(seconds) / 3600)
+    assert facts["mean_duration"] == pytest.approx(np.mean(seconds or [0.0]))
+
+
 def test_config_adds_up(built: tuple[Path, list[dict], Path]) -> None:
     folder, rows, _ = built
     config = config_of(folder / "out")
@@ -87,10 +94,8 @@ def test_config_adds_up(built: tuple[Path, list[dict], Path]) -> None:
     assert sum(bucket["pct_samples"] for bucket in config["buckets"]) == pytest.approx(100)
     for number, bucket in enumerate(config["buckets"]):
         mine = [s for s in seconds if bucket_of(np.array([s]), DEFAULT_EDGES)[0] == number]
-        assert (bucket["samples"], bucket["max_duration"]) == (len(mine), max(mine, default=0.0))
-        assert bucket["hours"] == pytest.approx(sum(mine) / 3600)
+        check_facts(bucket, mine)
         assert bucket["pct_hours"] == pytest.approx(100 * sum(mine) / sum(seconds))
-        assert bucket["mean_duration"] == pytest.approx(np.mean(mine) if mine else 0.0)
     assert len(train_rows(folder / "out")) == len(rows)
     for tar in rows_of(folder / "out" / "tars.parquet"):
         stat = Path(tar["tar_path"]).stat()
@@ -339,10 +344,7 @@ def test_the_figures_are_those_of_all_parts_and_of_every_split(tmp_path: Path) -
     assert not ledgers["test"].rejected + ledgers["test"].warnings
     config = config_of(tmp_path / "out")
     for name, expected in (("dev", dev), ("test", test)):
-        seconds, facts = [row["duration_s"] for row in expected], config["splits"][name]
-        assert (facts["samples"], facts["max_duration"]) == (len(seconds), max(seconds))
-        assert facts["hours"] == pytest.approx(sum(seconds) / 3600)
-        assert facts["mean_duration"] == pytest.approx(np.mean(seconds))
+        check_facts(config["splits"][name], [row["duration_s"] for row in expected])
     choices = BucketChoices(over_max="drop", seed=7)
     build_from(tmp_path / "out", index, choices, train=rows)
     config = config_of(tmp_path / "out")

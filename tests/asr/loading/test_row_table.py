@@ -305,7 +305,6 @@ def test_prompts_of_a_manifest_come_with_its_rows_and_leave_the_other_buckets_al
     choices = BucketChoices(on_leak="keep")
     dev = write_manifest(tmp_path / "dev.parquet", rows)
     build_from(tmp_path / "with", index, choices, train=manifest, dev=dev)
-    build_from(tmp_path / "without", index, train=rows)
     expected = {row["tar_member_name"].removeprefix("./"): row["prompt"] or "" for row in asked}
     table = RowTable.open(tmp_path / "with")
     for number, row in enumerate(table.rows(range(len(table)))):
@@ -316,4 +315,3 @@ def test_prompts_of_a_manifest_come_with_its_rows_and_leave_the_other_buckets_al
     for name, has_prompt in (("dev", False), ("train/b_0_3", True)):
         schema = pq.read_schema(tmp_path / f"with/{name}.parquet")
         assert ("prompt" in schema.names) == has_prompt
-    assert len(RowTable.open(tmp_path / "without")) == len(table)
