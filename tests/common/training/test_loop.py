@@ -679,7 +679,7 @@ def test_the_time_that_is_left_is_told_from_the_steps_of_this_process(
     now = [100.0]
     monkeypatch.setattr(run_log.time, "monotonic", lambda: now[0])
     shares = {"loss": 1.0, "per_second": {}, "padding": {}, "time_share": {"data_wait": 0.25}}
-    with run_log.RunLog(tmp_path, 0, 500, ids=False, tensorboard=False) as told:
+    with run_log.RunLog(tmp_path, 0, 500, LoopSettings(tensorboard=0)) as told:
         for step, seconds in ((501, 0.0), (503, 60.0)):
             now[0] += seconds
             told.step(step, 513)

@@ -527,9 +527,10 @@ def test_a_target_that_ends_before_them_makes_and_says_nothing_of_files_that_are
         ask(some, synced)
         some.register_targets("speech", lambda: ["x"], stages=stages, listed=listed)
         assert capsys.readouterr().err == line
-        dag = SimpleNamespace(forcefiles=set())
-        some.remaking("speech", lambda wildcards: [], SimpleNamespace(dag=dag))(None)
-        assert dag.forcefiles == forced
+        dag = SimpleNamespace(forcefiles={"asked for"})
+        inputs = some.remaking("speech", lambda wildcards: [wildcards], SimpleNamespace(dag=dag))
+        assert inputs("x") == ["x"]
+        assert dag.forcefiles == {"asked for", *forced}
 
 
 def test_notes_of_the_sources_and_of_what_is_pending_are_said_of_their_lane(capsys):

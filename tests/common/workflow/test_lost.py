@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -58,11 +57,3 @@ def test_a_few_are_named_and_many_counted():
     paths = ["x/b_5_7.parquet", *(f"y/{n}.tar" for n in range(4))]
     assert lost.shown(paths) == "lost: b_5_7.parquet, 0.tar, 1.tar, 2.tar, 3.tar"
     assert lost.shown([f"x/{n}.tar" for n in range(6)]) == "lost: 6 files, such as 0.tar"
-
-
-@pytest.mark.parametrize("outputs", [[], ["index"]])
-def test_the_job_of_a_lost_file_is_forced_while_its_inputs_stay_as_they_are(outputs):
-    dag = SimpleNamespace(forcefiles={"asked for"})
-    inputs = lost.remaking(outputs, lambda wildcards: [wildcards], SimpleNamespace(dag=dag))
-    assert inputs("x") == ["x"]
-    assert dag.forcefiles == {"asked for", *outputs}

@@ -231,7 +231,7 @@ def _measure(
         if own is not None:
             sound = _own_sound(own(raw), row)
         else:
-            sound = flac_samples(raw, SAMPLING_RATE) or decode(raw, SAMPLING_RATE, longest)
+            sound = flac_samples(raw) or decode(raw, SAMPLING_RATE, longest)
         seconds = (sound if isinstance(sound, int) else len(sound)) / SAMPLING_RATE
         message = f"{seconds:.2f} s of sound where the manifest says {row.duration_s:.2f} s"
         if seconds > longest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -78,17 +79,34 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.counts)
 
-    @property
+    @cached_property
     def ends(self) -> np.ndarray:
         """Where each piece's words end among all."""
         return np.cumsum(self.counts)
 
+    @cached_property
+    def firsts(self) -> np.ndarray:
+        """Where each piece's words begin among all."""
+        return self.ends - self.counts
+
+    @cached_property
+    def by_recording(self) -> dict[int, np.ndarray]:
+        """The pieces of each recording."""
+        order = np.argsort(self.recordings, kind="stable")
+        numbers, firsts = np.unique(self.recordings[order], return_index=True)
+        if not len(numbers):  # np.split gives one group of nothing
+            return {}
+        groups = np.split(order, firsts[1:])
+        return dict(zip(numbers.tolist(), groups, strict=True))
+
+    def words_of(self, piece: int) -> np.ndarray:
+        """The words of one piece."""
+        return self.words[self.firsts[piece] : self.ends[piece]]
+
     def places(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of the words at these positions among all: their piece, and their number in it."""
-        ends = self.ends
-        pieces = np.searchsorted(ends, positions, "right")
-        numbers = positions - (ends - self.counts)[pieces]
-        return pieces, numbers
+        pieces = np.searchsorted(self.ends, positions, "right")
+        return pieces, positions - self.firsts[pieces]
 
 
 class Known:
@@ -164,7 +182,7 @@ def _copies(matches: Collection[Match], searched: Pieces, known: Pieces) -> Iter
     """The matches of pieces of which half lies in others, or that hold half of another one."""
     # A jingle that many others have is shared once.
     is_shared = np.zeros(len(searched.words) + 1, np.int64)
-    firsts = searched.ends - searched.counts
+    firsts = searched.firsts
     for match in matches:
         is_shared[firsts[match.piece] + match.alike + 1] = 1
     shared_before = np.cumsum(is_shared)
@@ -218,10 +236,6 @@ class _Comparison:
     def __init__(self, searched: Pieces, known: Pieces) -> None:
         self._searched = searched
         self._known = known
-        self._ends = searched.ends
-        self._known_ends = known.ends
-        self._of_recording = _by_recording(searched)
-        self._known_of_recording = _by_recording(known)
 
     def add(
         self, found: dict[tuple[int, int], Match], piece: int, of_piece: int, shift: int
@@ -249,8 +263,8 @@ class _Comparison:
             if meeting in done:
                 continue
             done.add(meeting)
-            others = self._of_recording[recording]
-            known_others = self._known_of_recording[of_recording]
+            others = searched.by_recording[recording]
+            known_others = known.by_recording[of_recording]
             for piece, of_piece in self._overlapping(others, known_others, match.offset):
                 if (piece, of_piece) not in found:
                     later = searched.starts[piece] + match.offset - known.starts[of_piece]
@@ -276,8 +290,8 @@ class _Comparison:
     def _match(self, piece: int, of_piece: int, shift: int) -> Match:
         searched = self._searched
         known = self._known
-        words = _of(searched, self._ends, piece)
-        known_words = _of(known, self._known_ends, of_piece)
+        words = searched.words_of(piece)
+        known_words = known.words_of(of_piece)
         places = np.arange(len(words)) * SEARCHED_STEPS + shift
         in_both = (places >= 0) & (places < len(known_words))
         words = words[in_both]
@@ -296,11 +310,6 @@ class _Comparison:
         return Match(piece, of_piece, float(offset), seconds, share, numbers)
 
 
-def _of(pieces: Pieces, ends: np.ndarray, piece: int) -> np.ndarray:
-    end = ends[piece]
-    return pieces.words[end - pieces.counts[piece] : end]
-
-
 def _is_near(errors: np.ndarray) -> np.ndarray:
     """Which words lie in a stretch of half a second that is alike."""
     near = np.zeros(len(errors), bool)
@@ -310,12 +319,3 @@ def _is_near(errors: np.ndarray) -> np.ndarray:
     for start in np.flatnonzero(means <= _MOST_ERRORS_NEAR):
         near[start : start + _NEAR] = True
     return near & (errors <= _MOST_ERRORS_OF_WORD)
-
-
-def _by_recording(pieces: Pieces) -> dict[int, np.ndarray]:
-    order = np.argsort(pieces.recordings, kind="stable")
-    numbers, firsts = np.unique(pieces.recordings[order], return_index=True)
-    if not len(numbers):  # np.split gives one group of nothing
-        return {}
-    groups = np.split(order, firsts[1:])
-    return dict(zip(numbers.tolist(), groups, strict=True))

@@ -159,27 +159,14 @@ class Repository:
         sha256 = hashlib.sha256(data).hexdigest()
         oid = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
         atomic.write_bytes(self.store.content(sha256), data)
-        return {
-            "type": "file",
-            "path": path,
-            "size": len(data),
-            "oid": oid,
-            "sha256": sha256,
-        }
+        return _listed(path, len(data), oid, sha256)
 
     def _pointer(self, path: str, sha256: str) -> dict:
         """A file that was uploaded before the commit, as the Hub lists it; its `oid` is not
         git's."""
         size = self.store.content(sha256).stat().st_size
         lfs = {"oid": sha256, "size": size, "pointerSize": 134}
-        return {
-            "type": "file",
-            "path": path,
-            "size": size,
-            "oid": sha256[:40],
-            "sha256": sha256,
-            "lfs": lfs,
-        }
+        return {**_listed(path, size, sha256[:40], sha256), "lfs": lfs}
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -188,6 +175,16 @@ class Repository:
         with open(self.folder / "lock", "w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
+
+
+def _listed(path: str, size: int, oid: str, sha256: str) -> dict:
+    return {
+        "type": "file",
+        "path": path,
+        "size": size,
+        "oid": oid,
+        "sha256": sha256,
+    }
 
 
 @functools.lru_cache(maxsize=8)

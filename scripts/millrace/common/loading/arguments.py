@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Callable, Iterable
@@ -28,20 +29,25 @@ def whole(name: str, value: Any, least: int | None = None) -> int:
 
 def above_zero(name: str, value: Any) -> float:
     """A number above 0. Raises MillraceError."""
-    if not (_is_number(value) and float(value) > 0):  # NaN is above nothing
+    number = _number(value)
+    if not number > 0:
         raise MillraceError(f"{name} is {value!r}", remedy="Give a number above 0")
-    return float(value)
+    return number
 
 
 def share(name: str, value: Any) -> float:
     """A part of the whole. Raises MillraceError."""
-    if not (_is_number(value) and 0 <= float(value) <= 1):
+    number = _number(value)
+    if not 0 <= number <= 1:
         raise MillraceError(f"{name} is {value!r}", remedy="Give a number from 0 to 1")
+    return number
+
+
+def _number(value: Any) -> float:
+    """NaN, which is in no range, for what is no number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
     return float(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def function(name: str, value: Any) -> Callable | None:

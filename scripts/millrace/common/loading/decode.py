@@ -200,14 +200,14 @@ def _check_length(frames: int, rate: int, max_seconds: float) -> None:
         raise DecodeError("longer_than_manifest", problem)
 
 
-def flac_samples(raw: bytes, sampling_rate: int = SAMPLING_RATE) -> int:
-    """Samples in a mono FLAC at `sampling_rate` by its header; 0 for anything else, or if it does
-    not say."""
+def flac_samples(raw: bytes) -> int:
+    """Samples in a mono FLAC at SAMPLING_RATE by its header; 0 for anything else, or if it does not
+    say."""
     # STREAMINFO is the first block: 20 bits rate, 3 channels - 1, 5 sample size - 1, 36 samples.
     if raw[:4] != b"fLaC" or len(raw) < 42 or raw[4] & 0x7F:
         return 0
     facts = int.from_bytes(raw[18:26], "big")
-    if facts >> 44 != sampling_rate or facts >> 41 & 7:
+    if facts >> 44 != SAMPLING_RATE or facts >> 41 & 7:
         return 0
     samples = facts & ((1 << 36) - 1)
     return samples if samples <= _TRUSTED_FRAMES_PER_BYTE * len(raw) else 0

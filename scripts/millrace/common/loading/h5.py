@@ -12,6 +12,7 @@ from typing import Any
 from millrace.common.errors import MillraceError
 
 _LOCKING = "HDF5_USE_FILE_LOCKING"
+_LOCKING_WORDS = {"TRUE": "TRUE", "1": "TRUE", "FALSE": "FALSE", "0": "FALSE"}
 _LOCK_REMEDY = f"Set {_LOCKING}=FALSE if nobody writes to it, or if its file system has no locks"
 # What h5py raises of damaged files, of sizes that they state, and of types that it does not know.
 UNREADABLE = (OSError, RuntimeError, LookupError, TypeError, ValueError, MemoryError, OverflowError)
@@ -51,10 +52,8 @@ class RawFile:
 def locking() -> str:
     """How HDF5 locks files here: TRUE, FALSE or BEST_EFFORT (its default: locks unless there are
     none)."""
-    value = os.environ.get(_LOCKING, "BEST_EFFORT").upper()
-    return {"1": "TRUE", "0": "FALSE"}.get(
-        value, value if value in ("TRUE", "FALSE") else "BEST_EFFORT"
-    )
+    value = os.environ.get(_LOCKING, "").upper()
+    return _LOCKING_WORDS.get(value, "BEST_EFFORT")
 
 
 def _lock(descriptor: int, path: str) -> None:

@@ -47,6 +47,31 @@ _PITCH = 0.28
 _LINE = 0.22
 _SIZE = 9.5
 Legend = Sequence[tuple[str, str]]  # name, colour
+# matplotlib's settings that are not its defaults.
+_STYLE = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": _SIZE,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.facecolor": "none",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "xtick.major.size": 0,
+    "ytick.color": GRID,
+    "ytick.labelcolor": INK,
+    "ytick.major.size": 0,
+    "figure.facecolor": PAPER,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "millrace",
+}
 
 
 @contextlib.contextmanager
@@ -57,17 +82,7 @@ def style() -> Iterator[None]:
 
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
-        matplotlib.rc(
-            "font", **{"family": "sans-serif", "sans-serif": ["DejaVu Sans"], "size": _SIZE}
-        )
-        matplotlib.rc("text", color=INK, parse_math=False)
-        matplotlib.rc("axes", labelcolor=MUTED, edgecolor=GRID, facecolor="none", axisbelow=True)
-        matplotlib.rc("axes.spines", top=False, right=False)
-        matplotlib.rc("grid", color=GRID, linewidth=0.8)
-        matplotlib.rc("xtick", **{"color": GRID, "labelcolor": MUTED, "major.size": 0})
-        matplotlib.rc("ytick", **{"color": GRID, "labelcolor": INK, "major.size": 0})
-        matplotlib.rc("figure", facecolor=PAPER)
-        matplotlib.rc("svg", fonttype="none", hashsalt="millrace")
+        matplotlib.rcParams.update(_STYLE)
         # The reader's browser sets the text, so what matplotlib's own font lacks does not matter.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
@@ -135,7 +150,6 @@ class Panel:
     # A colour, or one per bar; their lengths.
     series: Sequence[tuple[str | Sequence[str], Sequence[float]]]
     notes: Sequence[str]  # at the ends of the bars
-    whole: bool = False  # only whole numbers occur
 
     def __post_init__(self) -> None:
         self.names = [shorten(name, 2.6) for name in self.names]
@@ -164,7 +178,7 @@ class Panel:
 
 
 def bar_chart(
-    title: str, subtitle: str, panels: Sequence[Panel], legend: Legend = (), nothing: str = ""
+    title: str, subtitle: str, panels: Sequence[Panel], legend: Legend, nothing: str
 ) -> str:
     """The SVG of panels below each other, or of the sentence `nothing` if none has a bar.
 
@@ -173,7 +187,6 @@ def bar_chart(
     panels = [panel for panel in panels if panel.notes]
     with style():
         if not panels:
-            nothing = nothing or "There is nothing to show."
             sheet = Sheet(0.38, title, subtitle)
             sheet.text(0.15, 0.88, nothing)
             return svg(sheet.figure, title, f"{subtitle}. {nothing}")
@@ -192,18 +205,17 @@ def bar_chart(
             sheet.text(left, top + 0.14, panel.title, fontweight="bold")
             axes = sheet.axes(left, top + 0.22, width, _PITCH * len(panel.notes))
             panel.draw(axes)
-            count_axis(axes.xaxis, min(5, 2 + round(width)), panel.whole)
+            count_axis(axes.xaxis, min(5, 2 + round(width)), whole=False)
         return svg(sheet.figure, title, subtitle)
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves over a count, such as steps."""
+    """Curves over steps."""
 
     title: str
     # A colour, matplotlib's dashes, points.
     lines: Sequence[tuple[str, str, Sequence[tuple[float, float]]]]
-    count: str = "step"
 
 
 def line_chart(title: str, subtitle: str, panels: Sequence[Curves], legend: Legend = ()) -> str:
@@ -223,7 +235,7 @@ def line_chart(title: str, subtitle: str, panels: Sequence[Curves], legend: Lege
             axes.set_ylim(bottom=0)
             axes.set_xlim(left=0)
             axes.grid()
-            axes.set_xlabel(panel.count)
+            axes.set_xlabel("step")
             count_axis(axes.xaxis, min(5, 2 + round(width)))
             count_axis(axes.yaxis, whole=False)
         return svg(sheet.figure, title, subtitle)

@@ -103,12 +103,8 @@ class _Loop:
 
     def run(self) -> Result:
         checkpoint = self._resume()
-        ids = bool(self.settings.log_ids)
-        board = bool(self.settings.tensorboard)
         step = checkpoint.step if checkpoint else -1
-        with run_log.RunLog(
-            self.folder, self.ranks.rank, step, ids=ids, tensorboard=board
-        ) as self.log:
+        with run_log.RunLog(self.folder, self.ranks.rank, step, self.settings) as self.log:
             self.window.clock.lap("setup")
             self._evaluate_if_due()
             while not self.finished:

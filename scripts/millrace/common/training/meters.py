@@ -123,8 +123,7 @@ class Window:
     def __init__(self, device: torch.device) -> None:
         self.clock = Clock(device.type)
         self.weight = 0.0
-        self.counts: defaultdict[str, float] = defaultdict(float)
-        self._on_device: dict[str, torch.Tensor] = {}
+        self._counts: defaultdict[str, float | torch.Tensor] = defaultdict(float)
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, loss: torch.Tensor, batch: MicroBatch) -> None:
@@ -134,24 +133,21 @@ class Window:
         counts = {"samples": len(batch.ids), **batch.counts}
         for name, count in counts.items():
             if isinstance(count, torch.Tensor):
-                before = self._on_device.get(name, 0.0)
-                self._on_device[name] = before + count.detach().double()
+                self._counts[name] += count.detach().double()
             else:
-                self.counts[name] += float(count)
+                self._counts[name] += float(count)
 
     def close(self, exchange: Exchange) -> dict[str, Any]:
         """The figures of all ranks (`loss` is None where nothing had weight); begins the next
         window."""
         laps = self.clock.restart()
-        for name, count in self._on_device.items():
-            self.counts[name] += float(count)
-        of_ranks = exchange.gathered((float(self._loss), self.weight, dict(self.counts)))
+        sums = {name: float(count) for name, count in self._counts.items()}
+        of_ranks = exchange.gathered((float(self._loss), self.weight, sums))
         losses, weights, counts = zip(*of_ranks, strict=True)
 
-        self._on_device = {}
         self._loss.zero_()
         self.weight = 0.0
-        self.counts.clear()
+        self._counts.clear()
 
         weight = math.fsum(weights)
         loss = math.fsum(losses) / weight if weight else None

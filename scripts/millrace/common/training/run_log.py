@@ -18,6 +18,7 @@ import torch
 from millrace.common import atomic, jsonl, progress
 from millrace.common.cli import log
 from millrace.common.training.position import Position
+from millrace.common.training.settings import LoopSettings
 
 METRICS = "metrics.jsonl"
 
@@ -42,16 +43,14 @@ class RunLog:
     `resumed_step` is the optimiser step the run goes on from, -1 for one that begins.
     """
 
-    def __init__(
-        self, folder: Path, rank: int, resumed_step: int, *, ids: bool, tensorboard: bool
-    ) -> None:
+    def __init__(self, folder: Path, rank: int, resumed_step: int, settings: LoopSettings) -> None:
         self._metrics = open(folder / METRICS, "ab") if rank == 0 else None  # noqa: SIM115 - as long as the run
-        self._ids = open(folder / f"sample_ids.{rank}.jsonl", "ab") if ids else None  # noqa: SIM115
+        self._ids = open(folder / f"sample_ids.{rank}.jsonl", "ab") if settings.log_ids else None  # noqa: SIM115
         self._board = None
         # Step and time from which on the rate is measured.
         self._first: tuple[int, float] | None = None
         self._total = 0
-        if rank == 0 and tensorboard:
+        if rank == 0 and settings.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resumed_step + 1)

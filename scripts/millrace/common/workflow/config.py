@@ -236,17 +236,12 @@ def _shown(value: Any) -> str:
 
 def _validator(schema: dict) -> Any:
     """JSON Schema, but numbers are finite, and whole ones have no point."""
-    from jsonschema import Draft202012Validator, validators
+    from jsonschema import Draft4Validator, Draft202012Validator, validators
+
+    kinds = Draft4Validator.TYPE_CHECKER  # for which 1.0 is no whole number
 
     def is_number(_: Any, value: Any) -> bool:
-        return (
-            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        )
+        return kinds.is_type(value, "number") and math.isfinite(value)
 
-    def is_integer(_: Any, value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool)
-
-    types = Draft202012Validator.TYPE_CHECKER.redefine_many(
-        {"number": is_number, "integer": is_integer}
-    )
+    types = kinds.redefine("number", is_number)
     return validators.extend(Draft202012Validator, type_checker=types)(schema)

@@ -19,7 +19,13 @@ from millrace.common.report import made_from
 from millrace.common.workflow import left_over, lost, run_lock
 from millrace.common.workflow import sources as workflow_sources
 from millrace.common.workflow.config import LANE_NAMES
-from millrace.common.workflow.snakemake_state import Call, is_locked, is_recorded, unfinished
+from millrace.common.workflow.snakemake_state import (
+    Call,
+    force,
+    is_locked,
+    is_recorded,
+    unfinished,
+)
 from millrace.common.workflow.sources import Sources, SourcesMissing
 
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
@@ -255,7 +261,13 @@ class Lanes:
         """The input function of the merge of a lane, or of the job that makes what an index lists:
         what has been lost is made again.
         """
-        return lost.remaking(self._remade.get(lane, ()), inputs, workflow)
+
+        def with_remaking(wildcards: Any) -> list[str]:
+            if outputs := self._remade.get(lane):
+                force(workflow, outputs)
+            return inputs(wildcards)
+
+        return with_remaking
 
     def _changed_keys(self, lane: str, stage: Stage) -> list[str]:
         """The keys that differ from those that the files of a stage were made with, with both

@@ -83,21 +83,16 @@ def steps() -> list[Step]:
     return sorted(alive)
 
 
-def _first(processes: list[Step]) -> list[Step]:
-    """Those that none of the others has started."""
-    pids = {process.pid for process in processes}
-    return [process for process in processes if process.parent not in pids]
-
-
 def describe(processes: list[Step], queue: list[Job]) -> list[str]:
     """What is left of a killed run, and how it ends."""
     lines = []
     if processes:
         known = {process.step for process in processes} - {""}
         names = ", ".join(sorted(known)) or "unknown"
-        pids = " ".join(str(process.pid) for process in _first(processes))
+        pids = {process.pid for process in processes}
+        first = " ".join(str(process.pid) for process in processes if process.parent not in pids)
         problem = f"steps of a killed run go on here: {names}"
-        lines.append(f"{problem}. Wait for them, or have them save and end: `kill {pids}`")
+        lines.append(f"{problem}. Wait for them, or have them save and end: `kill {first}`")
     if queue:
         states = _tally(job.state for job in queue)
         names = _tally(job.step for job in queue)

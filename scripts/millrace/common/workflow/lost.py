@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from millrace.common.errors import counted
 from millrace.common.workflow import snakemake_state
@@ -70,16 +70,3 @@ def shown(paths: Collection[str]) -> str:
     if len(names) <= _NAMED:
         return f"lost: {', '.join(names)}"
     return f"lost: {counted(len(names), 'file')}, such as {names[0]}"
-
-
-def remaking(
-    outputs: Collection[str], inputs: Callable[[Any], list[str]], workflow: Any
-) -> Callable[[Any], list[str]]:
-    """The input function `inputs`, which has the jobs of lost `outputs` run again beside."""
-
-    def with_remaking(wildcards: Any) -> list[str]:
-        if outputs:
-            snakemake_state.force(workflow, outputs)
-        return inputs(wildcards)
-
-    return with_remaking

@@ -67,7 +67,6 @@ class DigestCache:
         self.version = version
         self._old: dict[str, list] = {}
         self._new: dict[str, list] = {}
-        self.reads = 0
         try:
             stored = orjson.loads(self.path.read_bytes())
             if stored["version"] == version:
@@ -80,7 +79,6 @@ class DigestCache:
         `read(path)`."""
         entry = self._new.get(stat.path) or self._old.get(stat.path)
         if entry is None or entry[0] != stat.signature:
-            self.reads += 1
             entry = [stat.signature, read(stat.path)]
         self._new[stat.path] = entry
         return entry[1]
