@@ -27,43 +27,12 @@ import pyarrow.parquet as pq
 from millrace.asr.tars.index import write_index as write_tar_index
 from millrace.asr.tars.scan import TarScan
 from millrace.common import cli
+from tests.corpora import WORDS
 
 EDGES = (0.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
 SHARES = (12.6, 24.8, 13.7, 35.3, 13.1, 0.5, 0.01)
 TARS = 5559
 CHUNK = 1 << 20
-WORDS = [
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "is",
-    "that",
-    "it",
-    "was",
-    "for",
-    "on",
-    "are",
-    "as",
-    "with",
-]
-WORDS += [
-    "his",
-    "they",
-    "at",
-    "be",
-    "this",
-    "from",
-    "have",
-    "or",
-    "by",
-    "one",
-    "had",
-    "not",
-    "but",
-    "what",
-]
 
 
 def seed_durations(rows: int, seed: int = 0) -> np.ndarray:

@@ -27,23 +27,10 @@ from millrace.asr.buckets.edges import DEFAULT_EDGES
 from millrace.asr.models import registry
 from millrace.common import atomic, jsonl
 from tests.asr import audio_tars
+from tests.corpora import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
 _LOOK_SECONDS = 2.0
-WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "in",
-    "seven",
-    "boxes",
-]
 
 
 def write_corpus(folder: Path, clips: int, longest: float, filled: int) -> None:

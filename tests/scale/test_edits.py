@@ -12,7 +12,7 @@ import pytest
 
 from millrace.common.workflow import placements
 from tests.scale import sources
-from tests.workflow.workflow import ROOT, Job, Workflow
+from tests.workflow.workflow import Job, Workflow
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -26,23 +26,8 @@ class Built:
 
     def dry(self, *arguments: str) -> tuple[list[Job], list[str]]:
         """The jobs of a dry run, and the lines that Millrace says."""
-        paths = f"{ROOT}/tests/workflow/plugins:{os.environ['PYTHONPATH']}"
-        options = ("--dry-run", self.target, *arguments, "--logger", "jobs")
-        done = self.workflow.call(*options, env=os.environ | {"PYTHONPATH": paths})
-        jobs = [
-            Job(**json.loads(line))
-            for line in done.stdout.splitlines()
-            if line.startswith('{"rule"')
-        ]
-        said = [
-            line.removeprefix("Millrace: ")
-            for line in done.stderr.splitlines()
-            if line.startswith("Mill")
-        ]
-        assert done.returncode == (1 if not jobs and said and ", line " in said[-1] else 0), (
-            done.stderr
-        )
-        return [job for job in jobs if job.output], said
+        plan = self.workflow.plan(self.target, *arguments)
+        return plan.jobs, [line.removeprefix("Millrace: ") for line in plan.said]
 
     def build(self) -> None:
         """Put there what the pending jobs would write, and what manifest steps note of alignment

@@ -34,12 +34,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add(
-        "--longest",
-        type=cli.positive_float,
-        default=30.0,
-        help="seconds of the longest made-up clip (30)",
-    )
-    add(
         "--scratch",
         type=Path,
         help="where made-up tars and the peers' copies go (removed at the end)",
@@ -70,9 +64,7 @@ def main(args: argparse.Namespace) -> None:
 
     with tempfile.TemporaryDirectory(prefix="readers-", dir=args.scratch) as scratch:
         folder, kinds = Path(scratch), tuple(kind.replace("-", " ") for kind in args.kinds)
-        buckets = args.buckets or corpus.make(
-            folder / "tars", args.make_tars, 500, longest=args.longest
-        )
+        buckets = args.buckets or corpus.make(folder / "tars", args.make_tars, 500)
         members = corpus.load(buckets, args.members)
         names = ("workers", "batch_seconds", "runs")
         options = {name: getattr(args, name) for name in names} | {"raw_members": args.members}

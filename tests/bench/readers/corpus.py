@@ -8,7 +8,6 @@ import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +21,11 @@ from millrace.asr.buckets.parquets import write_tars
 from millrace.asr.tars.stamp import Stamp
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
+from tests.bench.bench_buckets import seed_durations
 from tests.bench.readers.peers import Member
 
 _RATE = 16_000
 _COLUMNS = ["tar_path", "tar_member_name", "offset", "size", "duration_s"]
-# A real corpus's histogram: edges in seconds, and the share of the samples between two.
-_EDGES = (1, 3, 5, 7, 10, 15, 20, 30)
-_SHARES = (0.126, 0.248, 0.137, 0.353, 0.131, 0.0049, 0.0001)
 
 
 @dataclass(frozen=True)
@@ -84,14 +81,11 @@ def load(bucket_dir: str | os.PathLike, count: int) -> Corpus:
     return Corpus(members, rows, table.column("duration_s").to_numpy())
 
 
-def make(
-    folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: float = 30.0
-) -> Path:
-    """Write tars of 16 kHz mono FLAC, long as in a real corpus but for `longest`; return their
-    buckets."""
+def make(folder: Path, tars: int, members_per_tar: int) -> Path:
+    """Write tars of 16 kHz mono FLAC, long as in a real corpus; return their buckets."""
     folder.mkdir(parents=True, exist_ok=True)
-    clips = list(_clips(min(400, tars * members_per_tar), seed, longest))
-    rng = np.random.default_rng(seed)
+    clips = list(_clips(min(400, tars * members_per_tar)))
+    rng = np.random.default_rng(0)
     columns: dict[str, list] = {name: [] for name in _COLUMNS}
     stamps: dict[str, Stamp] = {}
     for number in range(tars):
@@ -121,17 +115,12 @@ def make(
     return buckets
 
 
-def _clips(count: int, seed: int, longest: float) -> Iterator[tuple[bytes, float]]:
+def _clips(count: int) -> Iterator[tuple[bytes, float]]:
     """(FLAC, seconds) of harmonics with moving pitch and syllables over noise: shrinks as speech
     does."""
-    rng = np.random.default_rng(seed)
-    # The first class stays, however short the longest clip may be.
-    classes = [
-        (low, min(high, longest)) for low, high in pairwise(_EDGES) if low < max(longest, 1.01)
-    ]
-    shares = np.array(_SHARES[: len(classes)])
-    for choice in rng.choice(len(classes), count, p=shares / shares.sum()).tolist():
-        samples = int(_RATE * rng.uniform(*classes[choice]))
+    rng = np.random.default_rng(0)
+    for seconds in seed_durations(count).tolist():
+        samples = int(_RATE * seconds)
         time = np.arange(samples) / _RATE
         phase = (
             2
