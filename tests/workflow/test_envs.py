@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tomllib
@@ -15,6 +14,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from tests.workflow.test_layout import imported_names
 from tests.workflow.workflow import ROOT
 
 # conda-forge's name, where it differs.
@@ -175,18 +175,6 @@ def test_the_pins_are_what_these_tests_run_with():
 PEERS = {normal(name) for name in ("webdataset", "lhotse", "lightning")}
 
 
-@cache
-def imported(path: Path) -> list[tuple[str, list[str]]]:
-    """Modules that a script imports anywhere, and the names that it takes from each."""
-    modules: list[tuple[str, list[str]]] = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            modules += [(alias.name, []) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            modules.append((str(node.module), [alias.name for alias in node.names]))
-    return modules
-
-
 def own_file(module: str) -> Path | None:
     """The file of a module of the package."""
     file = ROOT / f"scripts/{module.replace('.', '/')}.py"
@@ -199,10 +187,10 @@ def needs(path: Path) -> tuple[frozenset[Path], frozenset[str]]:
     requirements.txt."""
     files: set[Path | None] = set()
     packages: set[str] = set()
-    for module, members in imported(path):
-        top = module.split(".")[0]
+    for name in imported_names(path):
+        top = name.split(".")[0]
         if top == "millrace":
-            files |= {own_file(module), *(own_file(f"{module}.{member}") for member in members)}
+            files.add(own_file(name))
         elif top not in sys.stdlib_module_names:
             brought_by = {normal(package) for package in PACKAGES.get(top, [top])}
             packages |= brought_by & set(RUNTIME) or brought_by

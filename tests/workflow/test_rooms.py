@@ -6,11 +6,10 @@ import ast
 import subprocess
 import sys
 from graphlib import TopologicalSorter
-from pathlib import Path
 
-from tests.workflow.workflow import ROOT
+from tests.workflow.module_list import PACKAGE
+from tests.workflow.test_layout import imported_names
 
-PACKAGE = ROOT / "scripts/millrace"
 # Every lane's rooms, bottom up: a room imports only rooms before it, and `common`. Names without a
 # folder are modules of the lane itself that rooms may import; after the rooms come the lane's
 # steps, inputs and sources.
@@ -75,19 +74,7 @@ MODULES = {
 FOLDERS = sorted({path.parent for path in PACKAGE.rglob("*.py")})
 
 
-def imports(path: Path) -> set[str]:
-    """Modules of the package that a file imports, inside functions too."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}: imports are absolute, so that they can be searched"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
-    return names & set(MODULES)
-
-
-GRAPH = {name: imports(path) for name, path in MODULES.items()}
+GRAPH = {name: imported_names(path) & set(MODULES) for name, path in MODULES.items()}
 
 
 def place(module: str) -> tuple[str, int]:

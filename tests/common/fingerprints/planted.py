@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,7 +115,9 @@ def _parts(long: Recording) -> Iterator[Recording]:
         yield Recording(long.samples[start:end], tuple(segments))
 
 
-def pieces(recordings: Sequence[np.ndarray], cuts: Sequence[Cut], steps: int) -> Pieces:
+def pieces(
+    recordings: Sequence[np.ndarray] | Mapping[int, np.ndarray], cuts: Sequence[Cut], steps: int
+) -> Pieces:
     """The fingerprints of segments."""
     found = [
         words(recordings[number][round(start * RATE) : round(end * RATE)], RATE, steps)

@@ -120,13 +120,6 @@ def test_the_newest_good_one_is_used_and_never_pruned(tmp_path, caplog, damage, 
     assert steps(tmp_path) == ([2] if limit == 1 else [1, 2]) and leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(0, [1, 2, 3]), (2, [2, 3]), (1, [3])])
-def test_the_newest_are_kept_up_to_the_limit(tmp_path, limit, kept):
-    for step in (1, 2, 3):
-        Checkpoints(tmp_path, total_limit=limit).save(step, state(step), {})
-    assert steps(tmp_path) == kept
-
-
 @pytest.mark.parametrize("other", [0, 9])
 def test_another_format_is_refused_not_taken_for_damage(tmp_path, other):
     Checkpoints(tmp_path).save(1, state(1), {})

@@ -33,10 +33,17 @@ class Settings:
     """A lane without settings."""
 
 
-def lanes_of(on: bool = True, main: bool = True, **section: object) -> lanes.Lanes:
-    return lanes.Lanes(
-        {"lanes": ["speech"] if on else [], "speech": section}, ROOT, is_main_process=main
-    )
+def lanes_of(
+    on: bool = True,
+    main: bool = True,
+    dry_run: bool = False,
+    jobs: int | None = None,
+    asked: Call | None = None,
+    **section: object,
+) -> lanes.Lanes:
+    """Lanes of which speech is on, or none."""
+    config = {"lanes": ["speech"] if on else [], "speech": section}
+    return lanes.Lanes(config, ROOT, main, dry_run, jobs, asked)
 
 
 def synced(*_: object) -> Found:
@@ -128,7 +135,7 @@ def test_what_a_killed_run_has_left_is_looked_for_where_jobs_run(monkeypatch, dr
         return ""
 
     monkeypatch.setattr(lanes.left_over, "check", check)
-    lanes.Lanes({"lanes": []}, ROOT, is_main_process=True, dry_run=dry_run, jobs=jobs)
+    lanes_of(dry_run=dry_run, jobs=jobs)
     assert seen == [asked]
 
 
@@ -188,13 +195,8 @@ def test_the_end_of_a_run_is_told_of_each_of_its_lanes_once_and_since_it_began(m
 
 def test_a_lane_whose_target_is_asked_for_is_switched_on():
     asked = Call(frozenset({"asr_data", "image.yaml", "music_"}))
-    section = {"lanes": ["speech"]}
-    assert lanes.Lanes(section, ROOT, is_main_process=True, asked=asked).on == [
-        "speech",
-        "asr",
-        "music",
-    ]
-    assert lanes.Lanes(section, ROOT, is_main_process=False, asked=asked).on == ["speech"]
+    assert lanes_of(asked=asked).on == ["speech", "asr", "music"]
+    assert lanes_of(main=False, asked=asked).on == ["speech"]
 
 
 def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets(capsys):
@@ -433,7 +435,7 @@ def test_memory_and_time_grow_with_the_input_and_the_attempt(tmp_path: Path):
     ("main", "jobs", "asked"), [(True, None, 1), (True, 4, 2), (False, None, 2)]
 )
 def test_on_a_cluster_a_job_asks_for_more_at_its_next_attempt_whatever_its_input(main, jobs, asked):
-    of = lanes.Lanes({"lanes": []}, ROOT, is_main_process=main, dry_run=True, jobs=jobs)
+    of = lanes_of(main=main, dry_run=True, jobs=jobs)
     for need, first in ((of.memory_mb(1500), 1800), (of.runtime(15), 15)):
         second = need({}, 2) if callable(need) else need
         assert second == asked * first and (need if asked == 1 else need({}, 1)) == first
@@ -462,40 +464,26 @@ def test_gpus_are_counted_where_jobs_run_here_and_can_be_counted(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert (
-        lanes.Lanes({"lanes": []}, ROOT, is_main_process=True, dry_run=True, jobs=jobs).gpus()
-        == count
-    )
+    assert lanes_of(dry_run=True, jobs=jobs).gpus() == count
 
 
 def test_a_lock_and_what_lies_behind_it_stop_the_sync_and_stand_in_the_error(tmp_path: Path):
     def dry() -> lanes.Lanes:
-        section = {"lanes": ["speech"], "speech": {}}
-        return lanes.Lanes(section, ROOT, is_main_process=True, dry_run=True)
+        return lanes_of(dry_run=True, asked=Call(place="-s ../Snakefile"))
 
     ask(dry(), synced)
     (tmp_path / ".snakemake/locks").mkdir(parents=True)
     (tmp_path / ".snakemake/locks/0.input.lock").write_text("")
-    assert "by whom is unknown" in dry().lock_message()
+    unlock = "`snakemake -s ../Snakefile --unlock`"
+    message = dry().lock_message()
+    assert "by whom is unknown" in message and unlock in message
     dead = tmp_path / f".snakemake/millrace.runs/1-0@{os.uname().nodename}"
     dead.parent.mkdir(exist_ok=True)
     dead.touch()
     of = dry()
     assert ask(of, must_not_sync) == {"g": ["a"]}
-    assert "a run that was killed (process 1 on" in of.lock_message()
-
-
-def test_what_is_said_of_a_lock_unlocks_this_workflow(tmp_path: Path):
-    asked = Call(place="-s ../Snakefile")
-    (tmp_path / ".snakemake/locks").mkdir(parents=True)
-    (tmp_path / ".snakemake/locks/0.input.lock").write_text("")
-    notes = tmp_path / ".snakemake/millrace.runs"
-    notes.mkdir()
-    for name in ("12-345@elsewhere", f"1-0@{os.uname().nodename}"):
-        (notes / name).touch()
-        of = lanes.Lanes({"lanes": []}, ROOT, is_main_process=True, dry_run=True, asked=asked)
-        assert "`snakemake -s ../Snakefile --unlock`" in of.lock_message()
-        (notes / name).unlink()
+    message = of.lock_message()
+    assert "a run that was killed (process 1 on" in message and unlock in message
 
 
 def test_a_step_is_marked_as_one_of_this_run_by_the_main_process_only():
@@ -504,8 +492,7 @@ def test_a_step_is_marked_as_one_of_this_run_by_the_main_process_only():
 
 
 def test_a_lane_that_is_asked_for_by_name_is_no_part_of_all():
-    asked = Call(frozenset({"asr_data", "all"}))
-    of = lanes.Lanes({"lanes": ["speech"]}, ROOT, is_main_process=True, dry_run=True, asked=asked)
+    of = lanes_of(dry_run=True, asked=Call(frozenset({"asr_data", "all"})))
     of.register_targets("speech", lambda: ["x"])
     of.register_targets("asr", lambda: ["y"])
     assert of.targets() == ["x"]
@@ -521,9 +508,7 @@ def test_a_target_that_ends_before_them_makes_and_says_nothing_of_files_that_are
         ("speech_manifest", "", set()),
         ("speech", said, {"index", "old"}),
     ):
-        asked = Call(frozenset({target}))
-        section = {"lanes": ["speech"], "speech": {}}
-        some = lanes.Lanes(section, ROOT, is_main_process=True, asked=asked)
+        some = lanes_of(asked=Call(frozenset({target})))
         ask(some, synced)
         some.register_targets("speech", lambda: ["x"], stages=stages, listed=listed)
         assert capsys.readouterr().err == line

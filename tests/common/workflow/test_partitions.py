@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import partitions
 
@@ -278,20 +277,3 @@ def test_files_follow_their_contents_and_nothing_else_is_touched(tmp_path_factor
     assert kept == {"note.txt", ".hidden.json"} | {
         f"{n}.json" for n in after if before.get(n) == after[n]
     }
-
-
-@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 150, 199, 200, 201, 1000])
-def test_head_and_tail_tell_files_apart_with_two_blocks_read(tmp_path: Path, size):
-    path, content = tmp_path / "file", bytearray(random.Random(size).randbytes(size))
-
-    def seen() -> str:
-        path.write_bytes(content)
-        return jsonl.head_tail_digest(str(path), block=100)
-
-    first = seen()
-    assert first == seen()
-    for place in {0, 99, size - 1, size - 100, size // 2} & set(range(size)):
-        content[place] ^= 1
-        covered = place < 100 or place >= size - 100
-        assert (seen() != first) == covered, place
-        content[place] ^= 1

@@ -36,13 +36,6 @@ def test_the_lock_of_a_killed_run_is_named_and_stays():
     assert Path(".snakemake/locks/0.output.lock").exists()
 
 
-def test_a_zombie_is_dead():
-    zombie = subprocess.Popen([sys.executable, "-c", NOTED + "os._exit(1)"])
-    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-    assert f"process {zombie.pid}" in run_lock.stale()
-    zombie.wait()
-
-
 @pytest.mark.parametrize("started", [0, 1])
 def test_a_run_whose_number_another_process_has_now_is_dead(started):
     run_lock.NOTES.mkdir()
