@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,48 +29,66 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def lfs(monkeypatch):
+def served(tmp_path, monkeypatch):
+    """The endpoint of a local Hub in tmp_path/hub, to which files are sent by LFS; its faults."""
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    with faulty(tmp_path / "hub") as endpoint_and_faults:
+        yield endpoint_and_faults
 
 
-def test_what_has_changed_is_sent_and_nothing_else(tmp_path, lfs):
-    with faulty(tmp_path / "hub") as (endpoint, faults):
-        hub = repository(endpoint)
-        files = [*write_shards(tmp_path / "tars", range(50)), File.of("README.md", CARD)]
-        publish(hub, files)
-        assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 2
+@pytest.fixture
+def hub(served):
+    """The repository, which does not exist yet."""
+    return repository(served[0])
 
-        faults.clear()
-        head = hub.head
-        publish(hub, files)
-        assert hub.head == head and set(faults.requests) == {"info", "tree"}
-        assert sum(faults.bytes.values()) == 0 and len(history(tmp_path / "hub")) == 2
 
-        # Two changed, one new, three gone: one commit, and the bytes of three.
-        files = [*write_shards(tmp_path / "tars", range(2), 3000, seed=1), *files[5:50]]
-        files += [
-            *write_shards(tmp_path / "tars", range(50, 51), 4000),
-            File.of("README.md", CARD + b"more"),
-        ]
-        for file in files[2:47]:
-            file.source.unlink()  # what is there already is not read
-        faults.clear()
-        publish(hub, files)
-        assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 3
-        assert faults.requests["commit"] == 1
-        assert faults.bytes["put"] == 2 * 3000 + 4000 and faults.requests["put"] == 3
+@pytest.fixture
+def faults(served):
+    return served[1]
+
+
+@pytest.fixture
+def shards(tmp_path):
+    return partial(write_shards, tmp_path / "tars")
+
+
+def test_what_has_changed_is_sent_and_nothing_else(tmp_path, hub, shards, faults):
+    files = [*shards(range(50)), File.of("README.md", CARD)]
+    publish(hub, files)
+    assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 2
+
+    faults.clear()
+    head = hub.head
+    publish(hub, files)
+    assert hub.head == head and set(faults.requests) == {"info", "tree"}
+    assert sum(faults.bytes.values()) == 0 and len(history(tmp_path / "hub")) == 2
+
+    # Two changed, one new, three gone: one commit, and the bytes of three.
+    files = [*shards(range(2), 3000, seed=1), *files[5:50]]
+    files += [
+        *shards(range(50, 51), 4000),
+        File.of("README.md", CARD + b"more"),
+    ]
+    for file in files[2:47]:
+        file.source.unlink()  # what is there already is not read
+    faults.clear()
+    publish(hub, files)
+    assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 3
+    assert faults.requests["commit"] == 1
+    assert faults.bytes["put"] == 2 * 3000 + 4000 and faults.requests["put"] == 3
 
 
 @pytest.mark.parametrize(
     ("route", "fault"),
     [("tree", "drop"), ("preupload", 500), ("batch", 500), ("put", 429), ("put", "drop")],
 )
-def test_where_files_are_listed_and_sent_the_client_tries_again(tmp_path, lfs, route, fault):
-    with faulty(tmp_path / "hub") as (endpoint, faults):
-        hub, files = repository(endpoint), write_shards(tmp_path / "tars", range(4))
-        faults.plan(route, fault)
-        publish(hub, files)
-        assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 2
+def test_where_files_are_listed_and_sent_the_client_tries_again(
+    tmp_path, hub, shards, faults, route, fault
+):
+    files = shards(range(4))
+    faults.plan(route, fault)
+    publish(hub, files)
+    assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 2
 
 
 @pytest.mark.parametrize(
@@ -85,17 +104,15 @@ def test_where_files_are_listed_and_sent_the_client_tries_again(tmp_path, lfs, r
     ],
 )
 def test_after_any_other_fault_the_same_command_sends_only_what_is_missing(
-    tmp_path, lfs, route, fault
+    tmp_path, hub, shards, faults, route, fault
 ):
-    with faulty(tmp_path / "hub") as (endpoint, faults):
-        hub = repository(endpoint)
-        files = [*write_shards(tmp_path / "tars", range(4)), File.of("README.md", CARD)]
-        faults.plan(route, fault)
-        with pytest.raises(MillraceError, match="run the same command again"):
-            publish(hub, files)
+    files = [*shards(range(4)), File.of("README.md", CARD)]
+    faults.plan(route, fault)
+    with pytest.raises(MillraceError, match="run the same command again"):
         publish(hub, files)
-        assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 2
-        assert faults.requests["put"] == 4
+    publish(hub, files)
+    assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 2
+    assert faults.requests["put"] == 4
 
 
 @pytest.mark.parametrize(
@@ -110,37 +127,39 @@ def test_after_any_other_fault_the_same_command_sends_only_what_is_missing(
         ("commit", 422, "refuses the request"),
     ],
 )
-def test_what_no_further_attempt_mends_stops_with_what_to_do(tmp_path, lfs, route, status, words):
-    with faulty(tmp_path / "hub") as (endpoint, faults):
-        faults.plan(route, status, status)
-        with pytest.raises(MillraceError, match=words):
-            publish(repository(endpoint), write_shards(tmp_path / "tars", range(1)))
-        assert faults.requests[route] == 1
+def test_what_no_further_attempt_mends_stops_with_what_to_do(
+    hub, shards, faults, route, status, words
+):
+    faults.plan(route, status, status)
+    with pytest.raises(MillraceError, match=words):
+        publish(hub, shards(range(1)))
+    assert faults.requests[route] == 1
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
-def test_a_full_disk_below_the_local_hub_is_named(tmp_path, lfs, monkeypatch, number):
+def test_a_full_disk_below_the_local_hub_is_named(hub, shards, monkeypatch, number):
     def full(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Store, "add", full)
     words = rf"the Hub has no space .*{os.strerror(number)}"
-    with faulty(tmp_path / "hub") as (endpoint, _), pytest.raises(MillraceError, match=words):
-        publish(repository(endpoint), write_shards(tmp_path / "tars", range(1)))
+    with pytest.raises(MillraceError, match=words):
+        publish(hub, shards(range(1)))
 
 
-def test_another_ones_commit_in_between_is_seen_and_its_files_stay_but_for_data(tmp_path, lfs):
-    with faulty(tmp_path / "hub") as (endpoint, faults):
-        hub, files = repository(endpoint), write_shards(tmp_path / "tars", range(4))
-        publish(hub, files[:2])
-        beside = ["NOTICE.txt", "database.json", "data.csv", "more/data/x.txt"]
-        for number, path in enumerate([*beside, "data/stranger.txt"]):
-            faults.plan("commit", commit_by_another(tmp_path / "hub", REPO, path))
-            with pytest.raises(MillraceError, match=r"412 .*run the same command again"):
-                publish(hub, files[number % 2 :])
+def test_another_ones_commit_in_between_is_seen_and_its_files_stay_but_for_data(
+    tmp_path, hub, shards, faults
+):
+    files = shards(range(4))
+    publish(hub, files[:2])
+    beside = ["NOTICE.txt", "database.json", "data.csv", "more/data/x.txt"]
+    for number, path in enumerate([*beside, "data/stranger.txt"]):
+        faults.plan("commit", commit_by_another(tmp_path / "hub", REPO, path))
+        with pytest.raises(MillraceError, match=r"412 .*run the same command again"):
             publish(hub, files[number % 2 :])
-        names = {entry.path for entry in hub.tree()}
-        assert names == {".gitattributes", *beside, *wanted(files)}
+        publish(hub, files[number % 2 :])
+    names = {entry.path for entry in hub.tree()}
+    assert names == {".gitattributes", *beside, *wanted(files)}
 
 
 LOST = {
@@ -151,7 +170,9 @@ LOST = {
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_a_commit_that_was_confirmed_and_lost_a_file_is_noticed(tmp_path, lfs, monkeypatch, lost):
+def test_a_commit_that_was_confirmed_and_lost_a_file_is_noticed(
+    tmp_path, hub, shards, monkeypatch, lost
+):
     change, losses = Repository.change, []
 
     def careless(place: Repository, title: str, parent: str | None, operations: list[dict]) -> str:
@@ -162,17 +183,16 @@ def test_a_commit_that_was_confirmed_and_lost_a_file_is_noticed(tmp_path, lfs, m
         )
 
     monkeypatch.setattr(Repository, "change", careless)
-    with faulty(tmp_path / "hub") as (endpoint, _):
-        hub, card = repository(endpoint), File.of("README.md", CARD)
-        publish(hub, [card, *many(tmp_path / "one.tar", 4)])
-        files = [*many(tmp_path / "one.tar", 4, b"y")[1:], File.of("README.md", CARD + b"more")]
-        files += write_shards(tmp_path / "tars", range(99999, 100000))
-        losses.append(LOST[lost])
-        with pytest.raises(MillraceError, match="the repository does not hold what was sent"):
-            publish(hub, files)
+    card = File.of("README.md", CARD)
+    publish(hub, [card, *many(tmp_path / "one.tar", 4)])
+    files = [*many(tmp_path / "one.tar", 4, b"y")[1:], File.of("README.md", CARD + b"more")]
+    files += shards(range(99999, 100000))
+    losses.append(LOST[lost])
+    with pytest.raises(MillraceError, match="the repository does not hold what was sent"):
         publish(hub, files)
-        assert not losses and tree(hub) == wanted(files)
-        assert not make_plan(files, hub.tree()).sends
+    publish(hub, files)
+    assert not losses and tree(hub) == wanted(files)
+    assert not make_plan(files, hub.tree()).sends
 
 
 @pytest.mark.long
@@ -216,84 +236,81 @@ def many(source: Path, count: int, byte: bytes = b"x") -> list[File]:
     ]
 
 
-def test_ten_thousand_files_take_few_requests_and_no_look_at_the_disk(tmp_path, lfs):
-    with faulty(tmp_path / "hub") as (endpoint, faults):
-        hub, files = repository(endpoint), many(tmp_path / "one.tar", 10_000)
-        publish(hub, files[:1])
-        values = [{"path": file.path, "oid": file.sha256} for file in files]
-        place = Repository(Store(tmp_path / "hub"), "datasets", REPO)
-        place.change("all", None, [{"key": "lfsFile", "value": value} for value in values])
-        (tmp_path / "one.tar").unlink()
-        faults.clear()
-        publish(hub, files)
-        assert faults.requests.total() <= 12
-        faults.clear()
-        publish(hub, [*files[:-2], *write_shards(tmp_path / "tars", range(10_000, 10_002))])
-        assert faults.requests["info"] + faults.requests["tree"] <= 25
+def test_ten_thousand_files_take_few_requests_and_no_look_at_the_disk(
+    tmp_path, hub, shards, faults
+):
+    files = many(tmp_path / "one.tar", 10_000)
+    publish(hub, files[:1])
+    values = [{"path": file.path, "oid": file.sha256} for file in files]
+    place = Repository(Store(tmp_path / "hub"), "datasets", REPO)
+    place.change("all", None, [{"key": "lfsFile", "value": value} for value in values])
+    (tmp_path / "one.tar").unlink()
+    faults.clear()
+    publish(hub, files)
+    assert faults.requests.total() <= 12
+    faults.clear()
+    publish(hub, [*files[:-2], *shards(range(10_000, 10_002))])
+    assert faults.requests["info"] + faults.requests["tree"] <= 25
 
 
 @pytest.mark.parametrize("fault", [500, 504, "drop"])
 def test_a_large_first_publication_is_whole_with_its_card_and_later_changes_are_one_commit(
-    tmp_path, lfs, monkeypatch, fault
+    tmp_path, hub, faults, monkeypatch, fault
 ):
     monkeypatch.setattr(publishing, "_CHANGES", 20)
     card = File.of("README.md", CARD)
-    with faulty(tmp_path / "hub") as (endpoint, faults):
-        hub, files = repository(endpoint), [card, *many(tmp_path / "one.tar", 44)]
-        faults.plan("commit", None, fault)
-        with pytest.raises(MillraceError, match="run the same command again"):
-            publish(hub, files)
+    files = [card, *many(tmp_path / "one.tar", 44)]
+    faults.plan("commit", None, fault)
+    with pytest.raises(MillraceError, match="run the same command again"):
         publish(hub, files)
-        assert tree(hub) == wanted(files)
-        commits = history(tmp_path / "hub")
-        assert 4 <= len(commits) <= 5
-        assert ["README.md" in commit["files"] for commit in commits[:2]] == [True, False]
+    publish(hub, files)
+    assert tree(hub) == wanted(files)
+    commits = history(tmp_path / "hub")
+    assert 4 <= len(commits) <= 5
+    assert ["README.md" in commit["files"] for commit in commits[:2]] == [True, False]
 
-        changed = File.of("README.md", CARD + b"\n")
-        publish(hub, [changed, *many(tmp_path / "one.tar", 44, b"y")])
-        assert len(history(tmp_path / "hub")) == len(commits) + 1
-        assert tree(hub).keys() == wanted(files).keys()
+    changed = File.of("README.md", CARD + b"\n")
+    publish(hub, [changed, *many(tmp_path / "one.tar", 44, b"y")])
+    assert len(history(tmp_path / "hub")) == len(commits) + 1
+    assert tree(hub).keys() == wanted(files).keys()
 
 
 @pytest.mark.parametrize(("private", "refused"), [(True, True), (False, False)])
-def test_a_public_repository_is_refused_where_private_was_asked(tmp_path, lfs, private, refused):
-    with faulty(tmp_path / "hub") as (endpoint, _):
-        repository(endpoint).api.create_repo(REPO, repo_type="dataset", private=False)
-        hub, files = (
-            repository(endpoint, private=private),
-            write_shards(tmp_path / "tars", range(1)),
-        )
-        if refused:
-            with pytest.raises(MillraceError, match="public, and private was asked"):
-                publish(hub, files)
-        else:
+def test_a_public_repository_is_refused_where_private_was_asked(hub, shards, private, refused):
+    hub.api.create_repo(REPO, repo_type="dataset", private=False)
+    files = shards(range(1))
+    hub.private = private
+    if refused:
+        with pytest.raises(MillraceError, match="public, and private was asked"):
             publish(hub, files)
-        assert tree(repository(endpoint, private=False)) == ({} if refused else wanted(files))
-
-
-def test_many_deletes_are_refused_and_a_changed_file_is_not_published(tmp_path, lfs):
-    with faulty(tmp_path / "hub") as (endpoint, _):
-        hub, files = repository(endpoint), write_shards(tmp_path / "tars", range(4))
+    else:
         publish(hub, files)
-        refusal = (
-            r"3 of 4 files below data/.*max_delete_fraction 0.5.*run this step with --allow-delete"
-        )
-        # What is new makes the share no smaller.
-        for new in ([], write_shards(tmp_path / "tars", range(20, 30))):
-            with pytest.raises(MillraceError, match=refusal):
-                publish(hub, [*files[:1], *new], max_delete_fraction=0.5)
-        # What is changed was there, too.
-        files = write_shards(tmp_path / "tars", range(2), 3000)
-        publish(hub, files, max_delete_fraction=0.5)
-        assert tree(hub) == wanted(files)
-        new = write_shards(tmp_path / "tars", range(9, 10))
-        new[0].source.write_bytes(b"other")
-        with pytest.raises(MillraceError, match="has changed since it was planned"):
-            publish(hub, files + new)
+    hub.private = False
+    assert tree(hub) == ({} if refused else wanted(files))
 
 
-def test_a_plan_names_ten_of_a_kind_and_counts_the_bytes_of_all(tmp_path):
-    files = write_shards(tmp_path / "tars", range(12), 1000)
+def test_many_deletes_are_refused_and_a_changed_file_is_not_published(hub, shards):
+    files = shards(range(4))
+    publish(hub, files)
+    refusal = (
+        r"3 of 4 files below data/.*max_delete_fraction 0.5.*run this step with --allow-delete"
+    )
+    # What is new makes the share no smaller.
+    for new in ([], shards(range(20, 30))):
+        with pytest.raises(MillraceError, match=refusal):
+            publish(hub, [*files[:1], *new], max_delete_fraction=0.5)
+    # What is changed was there, too.
+    files = shards(range(2), 3000)
+    publish(hub, files, max_delete_fraction=0.5)
+    assert tree(hub) == wanted(files)
+    new = shards(range(9, 10))
+    new[0].source.write_bytes(b"other")
+    with pytest.raises(MillraceError, match="has changed since it was planned"):
+        publish(hub, files + new)
+
+
+def test_a_plan_names_ten_of_a_kind_and_counts_the_bytes_of_all(shards):
+    files = shards(range(12), 1000)
     assert make_plan(files, []).lines() == [
         "delete nothing",
         "add 12 files (12,000 bytes)",
