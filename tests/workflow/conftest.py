@@ -4,6 +4,7 @@ everything."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,6 +16,13 @@ from tests.workflow import snakemake_server
 from tests.workflow.workflow import ROOT, Job, Workflow
 
 TWO_RANKS = {"ranks": 2, "calibration": {"device": "cpu"}, "training": {"device": "cpu"}}
+
+
+def one_row(tar: Path, manifest: Path) -> None:
+    """Write a tar of one member, and the manifest of it."""
+    write_tar(tar, ["a.flac"])
+    row = dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))
+    write_manifest(manifest, [row])
 
 
 @pytest.fixture(scope="session")
@@ -49,11 +57,7 @@ def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[J
     """Everything, the demos, the ASR lane over foreign tars, the music lane over features and the
     image lane over a folder, dry-run where nothing has been built."""
     folder = tmp_path_factory.mktemp("tars")
-    tar = write_tar(folder / "some tars/audio.tar", ["a.flac"])
-    write_manifest(
-        folder / "train.parquet",
-        [dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))],
-    )
+    one_row(folder / "some tars/audio.tar", folder / "train.parquet")
     tars = Workflow(folder, lanes=["asr"], asr={"source": "manifests", "manifest_dir": "."})
     folder = tmp_path_factory.mktemp("features")
     (folder / "chunk 1.h5").touch()

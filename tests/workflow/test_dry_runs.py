@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from tests import corpora
-from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
 from tests.image.trees import small_tree
+from tests.workflow.conftest import one_row
 from tests.workflow.test_layout import HEAVY
 from tests.workflow.workflow import ROOT, Job, Plan, Workflow
 
@@ -72,6 +72,16 @@ NOTHING = {
 }
 
 
+MALTA = {"countries_root": "corpus", "assignment_file": "a.jsonl"}
+
+
+@pytest.fixture
+def malta(tmp_path: Path) -> Path:
+    """A folder with a corpus of one recording."""
+    corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
+    return tmp_path
+
+
 def counts(jobs: list[Job]) -> dict[str, int]:
     return dict(Counter(job.rule for job in jobs))
 
@@ -122,9 +132,7 @@ def test_the_throughput_runs_are_no_part_of_the_lane(fresh: Workflow):
 
 def test_the_example_for_qwen_runs_as_it_stands(tmp_path: Path):
     config = yaml.safe_load((ROOT / "docs/examples/qwen3-asr-1.7b.yaml").read_text())
-    tar = write_tar(tmp_path / "audio.tar", ["a.flac"])
-    row = dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))
-    write_manifest(tmp_path / "manifests/train.parquet", [row])
+    one_row(tmp_path / "audio.tar", tmp_path / "manifests/train.parquet")
     (tmp_path / "models/qwen3-asr-1.7b").mkdir(parents=True)
     (tmp_path / "models/qwen3-asr-1.7b/config.json").write_text("{}")
     workflow = Workflow(tmp_path, **config)
@@ -176,10 +184,9 @@ def test_a_second_parse_writes_nothing(fresh: Workflow, dry_run: list[Job]):
 
 def test_a_first_dry_run_says_what_is_new_and_the_next_one_follows_other_settings(tmp_path: Path):
     corpora.make_corpus(tmp_path / "corpus", {"malta": 4}, seconds=10)
-    section = {"countries_root": "corpus", "assignment_file": "a.jsonl"}
     for hours, partitions in ((10, 3), (1e-6, 4)):
         done = Workflow(
-            tmp_path, lanes=["speech"], speech={**section, "partition_hours": hours}
+            tmp_path, lanes=["speech"], speech={**MALTA, "partition_hours": hours}
         ).call("-n")
         line = f"Millrace: speech: 4 recordings new -> {partitions} of {partitions} partitions"
         assert said(done) == [line] and done.returncode == 0
@@ -195,9 +202,7 @@ def fake(folder: Path, *files: str, **texts: str) -> None:
 
 
 def fake_buckets(folder: Path) -> tuple[Workflow, str, str, str]:
-    tar = write_tar(folder / "audio.tar", ["a.flac"])
-    row = dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))
-    write_manifest(folder / "manifests/train.parquet", [row])
+    one_row(folder / "audio.tar", folder / "manifests/train.parquet")
     workflow = Workflow(
         folder, lanes=["asr"], asr={"source": "manifests", "manifest_dir": "manifests"}
     )
@@ -309,11 +314,10 @@ def test_a_demo_that_was_never_fetched_is_a_hint(tmp_path: Path, target):
     assert not (tmp_path / "results").exists() and not (tmp_path / "resources").exists()
 
 
-def test_a_dry_run_that_is_piped_ends_with_what_differs(tmp_path: Path):
-    corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
-    command = Workflow(tmp_path, speech={"countries_root": "corpus"}).command("-n", "speech")
+def test_a_dry_run_that_is_piped_ends_with_what_differs(malta: Path):
+    command = Workflow(malta, speech=MALTA).command("-n", "speech")
     done = subprocess.run(
-        command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, cwd=malta, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     assert "Job stats:" in lines
@@ -344,9 +348,8 @@ ROOT_KEY, MANIFEST_KEY = (
         ("corpus/malta", "; set it to corpus; "),
     ],
 )
-def test_a_corpus_that_is_not_there_is_an_error(tmp_path: Path, root, line, target):
-    corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
-    done = Workflow(tmp_path, speech={"countries_root": root}).call("-n", target)
+def test_a_corpus_that_is_not_there_is_an_error(malta: Path, root, line, target):
+    done = Workflow(malta, speech={"countries_root": root}).call("-n", target)
     (text,) = said(done)
     assert done.returncode == 1 and text.startswith(ROOT_KEY) and line in text
 
@@ -355,14 +358,10 @@ def test_a_corpus_that_is_not_there_is_an_error(tmp_path: Path, root, line, targ
     ("folder", "line"),
     [("", "'' does not exist"), ("up", "; set it to up/tars; expected there: train")],
 )
-def test_manifests_that_are_not_there_are_an_error_of_that_lane_only(tmp_path: Path, folder, line):
-    (tmp_path / "up/tars").mkdir(parents=True)
-    (tmp_path / "up/tars/train.parquet").touch()
-    corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
-    speech = {"countries_root": "corpus", "assignment_file": "a.jsonl"}
-    workflow = Workflow(
-        tmp_path, speech=speech, asr={"source": "manifests", "manifest_dir": folder}
-    )
+def test_manifests_that_are_not_there_are_an_error_of_that_lane_only(malta: Path, folder, line):
+    (malta / "up/tars").mkdir(parents=True)
+    (malta / "up/tars/train.parquet").touch()
+    workflow = Workflow(malta, speech=MALTA, asr={"source": "manifests", "manifest_dir": folder})
     done = workflow.call("-n", "asr_data")
     text = said(done)[-1]
     assert done.returncode == 1 and text.startswith(MANIFEST_KEY) and line in text
@@ -372,14 +371,9 @@ def test_manifests_that_are_not_there_are_an_error_of_that_lane_only(tmp_path: P
         assert workflow.call("-n", "--config", "lanes=[speech]").returncode == 0
 
 
-def test_a_country_that_is_not_there_is_an_error_in_one_line(tmp_path: Path):
-    corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
-    section = {
-        "countries_root": "corpus",
-        "assignment_file": "a.jsonl",
-        "countries": ["malta", "atlantis"],
-    }
-    done = Workflow(tmp_path, speech=section).call("--dry-run")
+def test_a_country_that_is_not_there_is_an_error_in_one_line(malta: Path):
+    section = {**MALTA, "countries": ["malta", "atlantis"]}
+    done = Workflow(malta, speech=section).call("--dry-run")
     assert done.returncode != 0
     (line,) = said(done)
     assert "atlantis" in line and "malta" in line
@@ -406,14 +400,9 @@ def test_a_country_that_is_not_there_is_an_error_in_one_line(tmp_path: Path):
         ),
     ],
 )
-def test_a_mistake_in_the_config_stops_in_one_line(
-    tmp_path: Path, broken: str, asr: dict, line: str
-):
-    corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
-    (tmp_path / "config.yaml").write_text(broken)
-    workflow = Workflow(
-        tmp_path, speech={"countries_root": "corpus", "assignment_file": "a.jsonl"}, asr=asr
-    )
+def test_a_mistake_in_the_config_stops_in_one_line(malta: Path, broken: str, asr: dict, line: str):
+    (malta / "config.yaml").write_text(broken)
+    workflow = Workflow(malta, speech=MALTA, asr=asr)
     gpus = workflow.environment(CUDA_VISIBLE_DEVICES="")
     done = workflow.call("--dry-run", env=gpus)
     assert (
@@ -480,9 +469,8 @@ def test_plain_text_has_a_message_a_job_and_commands_if_asked_for(
     assert ("Shell command: python -m millrace.speech.create_shards" in text) == bool(arguments)
 
 
-def test_a_failed_job_on_a_terminal_shows_its_message_and_its_log(tmp_path: Path):
-    corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
-    workflow = Workflow(tmp_path, speech={"countries_root": "corpus", "assignment_file": "a.jsonl"})
+def test_a_failed_job_on_a_terminal_shows_its_message_and_its_log(malta: Path):
+    workflow = Workflow(malta, speech=MALTA)
     # A level that logging does not know: the step ends before it begins.
     code, text = on_terminal(workflow, "speech_manifest", MILLRACE_LOG="LOUD")
     assert code == 1

@@ -230,11 +230,17 @@ def test_a_merge_is_pending_if_any_of_its_partitions_is_newer():
     assert jobs(FAILED)["merge_index"].state == "done"
 
 
-def test_the_screen_lists_the_latest_failures():
-    ids = [f"malta-train-1-{number:05d}" for number in range(7)]
+def fail(count: int, first_age: int) -> list[str]:
+    """Have so many jobs failed, the first one last; their ids."""
+    ids = [f"malta-train-1-{number:05d}" for number in range(count)]
     write(INDEX, 10_000, {"partitions": {"malta": ids}, "files": {}})
-    for age, name in enumerate(ids, 50):
+    for age, name in enumerate(ids, first_age):
         write(f"logs/speech/create_shards/{name}.log", age, f"10:00:01 ERROR {name} is cut\n")
+    return ids
+
+
+def test_the_screen_lists_the_latest_failures():
+    ids = fail(7, 50)
     failed = [line for line in status.screen(NOW) if line.startswith("  failed")]
     assert failed == [f"  failed create_shards {name}: {name} is cut" for name in ids[:5]]
 
@@ -258,10 +264,7 @@ def test_a_run_that_has_ended_took_until_its_log_was_written():
 
 
 def test_only_ten_failures_of_a_run_are_named_at_its_end():
-    ids = [f"malta-train-1-{number:05d}" for number in range(13)]
-    write(INDEX, 10_000, {"partitions": {"malta": ids}, "files": {}})
-    for age, name in enumerate(ids, 10):
-        write(f"logs/speech/create_shards/{name}.log", age, "10:00:01 ERROR cut\n")
+    fail(13, 10)
     lines = ended("speech", NOW - 21.5, failed=True)
     assert len(lines) == 11 and lines[-1] == "failed: 2 more jobs"
     assert len(ended("speech", NOW - 19.5, failed=True)) == 10
