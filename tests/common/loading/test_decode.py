@@ -313,6 +313,11 @@ def test_a_float_may_be_a_hundred_times_full_scale():
     assert decode(encoded(np.array([0.1, -100.0]), "WAV", "FLOAT")).min() == -100
 
 
+def test_a_flac_that_says_its_length_is_refused_before_it_is_decoded():
+    with pytest.raises(DecodeError, match=r"more than 1\.00 s of sound"):
+        decode(encoded(noise(2 * RATE, 1)), max_seconds=1.0)
+
+
 def test_no_cut_of_a_flac_is_taken_for_the_whole():
     raw = encoded(noise(700, 3))
     for length in range(4, len(raw)):
