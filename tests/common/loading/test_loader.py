@@ -89,22 +89,18 @@ def test_another_epoch_begins_at_its_first_step_whatever_was_begun_or_resumed():
 
 
 @pytest.mark.parametrize(
-    "plan",
+    ("plan", "step"),
     [
-        {"world_size": 2},
-        {"rows": np.array([0, 1, 2, 3, 5, 4])},
-        {"offsets": np.array([0, 1, 4, 6])},
+        ({"world_size": 2}, 0),
+        ({"rows": np.array([0, 1, 2, 3, 5, 4])}, 0),
+        ({"offsets": np.array([0, 1, 4, 6])}, 0),
+        ({}, 1.5),
+        ({}, 4),
+        ({}, -1),
     ],
 )
-def test_a_state_of_other_ranks_rows_or_batches_is_refused(plan):
-    state = loader_of(**plan).state_dict()
-    with pytest.raises(MillraceError, match="belongs to another plan"):
-        loader_of().load_state_dict(state)
-
-
-@pytest.mark.parametrize("step", [1.5, 4, -1])
-def test_a_state_of_a_step_that_the_plan_has_not_is_refused(step):
-    state = loader_of().state_dict() | {"step": step}
+def test_a_state_of_other_ranks_rows_or_batches_or_of_no_step_is_refused(plan, step):
+    state = loader_of(**plan).state_dict() | {"step": step}
     with pytest.raises(MillraceError, match="belongs to another plan"):
         loader_of().load_state_dict(state)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -17,7 +17,7 @@ from millrace.asr.loading.row_table import RowTable
 from millrace.asr.throughput.measure import BucketMeasure
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.machine import memory
+from millrace.common.machine import memory, use
 from millrace.common.machine.use import Sampler, cores
 from millrace.common.stopping import Requeue
 from millrace.common.throughput.recorder import StepRecorder
@@ -60,6 +60,13 @@ def _run(
     with recorder:
         loop.train(task, LoopSettings(**choices), folder, on_step=recorder.on_step)
     return recorder
+
+
+def _steps(recorder: StepRecorder, buckets: Path) -> Iterator[int]:
+    """Three steps of the first batch; the number of each when it is done."""
+    for step, _ in enumerate(recorder.watch([_dataset(buckets)[0]] * 3), 1):
+        recorder.on_step(step)
+        yield step
 
 
 def _lines(folder: Path) -> list[StepLine]:
@@ -165,8 +172,7 @@ def test_reasons_for_a_failure(
 ) -> None:
     recorder = StepRecorder(tmp_path, "cpu", {"folder": tmp_path}, MEASURE)
     with pytest.raises(type(error)), recorder:
-        for step, _ in enumerate(recorder.watch([_dataset(buckets)[0]] * 3), 1):
-            recorder.on_step(step)
+        for step in _steps(recorder, buckets):
             if step == 2:
                 raise error
     facts = jsonl.read(tmp_path / "throughput.json")
@@ -195,8 +201,7 @@ def test_the_peak_of_each_step_is_its_own(
     monkeypatch.setattr(memory, "forget_highest_resident", lambda: forgotten.append(1))
     monkeypatch.setattr(memory, "highest_resident", iter((30, 90, 50)).__next__)
     with StepRecorder(tmp_path, "cpu", {}, MEASURE) as recorder:
-        for step, _ in enumerate(recorder.watch([_dataset(buckets)[0]] * 3), 1):
-            recorder.on_step(step)
+        assert list(_steps(recorder, buckets)) == [1, 2, 3]
     assert [line["peak_memory_bytes"] for line in _lines(tmp_path)] == [30, 90, 50]
     assert len(forgotten) >= 3
 
@@ -204,7 +209,8 @@ def test_the_peak_of_each_step_is_its_own(
 def test_the_sampler_reads_while_it_runs_and_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     uses = itertools.chain([20, 60], itertools.repeat(40))
     monkeypatch.setattr(torch.cuda, "utilization", lambda gpu: next(uses))
-    sampler = Sampler(0, interval=0.01)
+    monkeypatch.setattr(use, "_LOOK_SECONDS", 0.01)
+    sampler = Sampler()
     sampler.start()
     sampler.start()
     while len(sampler.readings) < 4:
@@ -218,5 +224,5 @@ def test_the_sampler_reads_while_it_runs_and_stops(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_without_counters_is_not_measured() -> None:
-    sampler = Sampler(0)
+    sampler = Sampler()
     assert not sampler.read() and sampler.mean is None

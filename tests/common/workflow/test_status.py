@@ -245,9 +245,14 @@ def test_the_screen_lists_the_latest_failures():
     assert failed == [f"  failed create_shards {name}: {name} is cut" for name in ids[:5]]
 
 
-def test_the_screen_says_how_far_a_running_job_is():
+def log_run(age: float, text: str) -> None:
+    """Write the log of a run that began 9000 seconds before NOW."""
     begun = time.strftime("%Y-%m-%dT%H%M%S", time.localtime(NOW - 9000))
-    write(f".snakemake/log/{begun}.1.snakemake.log", 100, HEAD + HALF)
+    write(f".snakemake/log/{begun}.1.snakemake.log", age, HEAD + text)
+
+
+def test_the_screen_says_how_far_a_running_job_is():
+    log_run(100, HALF)
     write(".snakemake/locks/0.output.lock", 0)
     write(".snakemake/millrace.runs/1-0@elsewhere", 0)
     write(LOG, 600, "10:00:00 INFO a\n")
@@ -258,8 +263,7 @@ def test_the_screen_says_how_far_a_running_job_is():
 
 
 def test_a_run_that_has_ended_took_until_its_log_was_written():
-    begun = time.strftime("%Y-%m-%dT%H%M%S", time.localtime(NOW - 9000))
-    write(f".snakemake/log/{begun}.1.snakemake.log", 9000 - 60, HEAD + DONE + END)
+    log_run(9000 - 60, DONE + END)
     assert status.screen(NOW)[0].endswith(" succeeded, 0:01:00, 2 of 2 steps done")
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil
 import torch
 
+_LOOK_SECONDS = 0.5
+
 
 class Sampler:
-    """Reads GPU use in a thread from `start` to `stop`; `gpu` is CUDA's number of the GPU."""
+    """Reads the use of CUDA's first GPU in a thread from `start` to `stop`."""
 
-    def __init__(self, gpu: int, interval: float = 0.5) -> None:
-        self.gpu = gpu
-        self.interval = interval
+    def __init__(self) -> None:
         self.readings = list[float]()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="use-sampler", daemon=True)
@@ -37,14 +37,14 @@ class Sampler:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(self.interval):
+        while not self._ended.wait(_LOOK_SECONDS):
             if not self.read():
                 return
 
     def read(self) -> bool:
         """Take a reading now; whether there are counters to read."""
         try:
-            self.readings.append(torch.cuda.utilization(self.gpu) / 100)
+            self.readings.append(torch.cuda.utilization(0) / 100)
         except Exception:  # no driver, no nvidia-ml-py, MIG: measuring must never end a run
             return False
         return True

@@ -51,7 +51,7 @@ class StepRecorder:
         self.device = torch.device(device, 0 if self.on_gpu else None)
         # What JSON cannot hold fails now and not after the run.
         self.facts = orjson.loads(orjson.dumps(dict(facts), default=str))
-        self.sampler = Sampler(0)
+        self.sampler = Sampler()
         self._line: StepLine | None = None  # of the step that runs
         self._begin: Any = None
         self._pending: deque[tuple[StepLine, Any, Any]] = deque()

@@ -153,13 +153,9 @@ def _filled(value: Any, rule: dict, schema: dict, fills: bool = True) -> Any:
             (part["items"] for part in (rule, *rule.get("oneOf", [])) if "items" in part), {}
         )
         return [_filled(child, items, schema, fills) for child in value]
-    wanted = rule.get("type", [])
-    wanted = {wanted} if isinstance(wanted, str) else set(wanted)
-    if (
-        isinstance(value, str)
-        and wanted & {"number", "integer", "boolean"}
-        and _JSON_SCALAR.fullmatch(value)
-    ):
+    wanted = rule.get("type", "")  # a word, or a list of them
+    is_scalar = any(kind in wanted for kind in ("number", "integer", "boolean"))
+    if isinstance(value, str) and is_scalar and _JSON_SCALAR.fullmatch(value):
         return json.loads(value.lower())
     return value
 
