@@ -261,19 +261,16 @@ def test_a_loader_worker_that_dies_while_a_line_is_logged_ends_the_step(capsys):
 
 
 @pytest.mark.parametrize(
-    ("signal", "remedy"),
+    ("end", "words"),
     [
-        ("Killed", "Probably memory"),
-        ("Aborted", "A library has crashed"),
-        ("Bus error", "Probably"),
+        ("is killed by signal: Killed", "was killed by SIGKILL. Probably memory"),
+        ("is killed by signal: Aborted", "was killed by SIGABRT. A library has crashed"),
+        ("is killed by signal: Bus error", "was killed by SIGBUS. Probably memory"),
+        ("exited unexpectedly", "ended unexpectedly. Probably memory"),
+        ("exited unexpectedly with exit code 3", "ended unexpectedly with exit code 3. Probably"),
     ],
 )
-def test_a_worker_that_crashed_is_not_told_to_lack_memory(capsys, signal, remedy):
-    text = said(capsys, RuntimeError(f"DataLoader worker (pid 71) is killed by signal: {signal}. "))
-    assert f". {remedy}" in text and "goes on from the last checkpoint" in text
-
-
-@pytest.mark.parametrize("end", ["", " with exit code 3"])
-def test_a_loader_worker_that_ended_without_a_known_signal_is_one_line_too(capsys, end):
-    error = RuntimeError(f"DataLoader worker (pid 71) exited unexpectedly{end}. Details")
-    assert f"ERROR a loader worker (pid 71) ended unexpectedly{end}. " in said(capsys, error)
+def test_the_end_of_a_loader_worker_is_said_with_what_to_do(capsys, end, words):
+    text = said(capsys, RuntimeError(f"DataLoader worker (pid 71) {end}. Details"))
+    assert f"ERROR a loader worker (pid 71) {words}" in text
+    assert "goes on from the last checkpoint" in text

@@ -12,6 +12,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
@@ -52,10 +53,15 @@ def shards(tmp_path):
     return partial(write_shards, tmp_path / "tars")
 
 
+def publish_once(hub: Any, files: list[File], folder: Path) -> None:
+    """Publish, as the first commit after the one that creates the repository."""
+    publish(hub, files)
+    assert tree(hub) == wanted(files) and len(history(folder / "hub")) == 2
+
+
 def test_what_has_changed_is_sent_and_nothing_else(tmp_path, hub, shards, faults):
     files = [*shards(range(50)), File.of("README.md", CARD)]
-    publish(hub, files)
-    assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 2
+    publish_once(hub, files, tmp_path)
 
     faults.clear()
     head = hub.head
@@ -87,8 +93,7 @@ def test_where_files_are_listed_and_sent_the_client_tries_again(
 ):
     files = shards(range(4))
     faults.plan(route, fault)
-    publish(hub, files)
-    assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 2
+    publish_once(hub, files, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +115,7 @@ def test_after_any_other_fault_the_same_command_sends_only_what_is_missing(
     faults.plan(route, fault)
     with pytest.raises(MillraceError, match="run the same command again"):
         publish(hub, files)
-    publish(hub, files)
-    assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 2
+    publish_once(hub, files, tmp_path)
     assert faults.requests["put"] == 4
 
 
