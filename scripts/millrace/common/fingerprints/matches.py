@@ -171,11 +171,10 @@ def find(searched: Pieces, known: Known) -> list[Match]:
     same offset, whatever words they share.
     """
     comparison = _Comparison(searched, known.pieces)
-    found: dict[tuple[int, int], Match] = {}
     for piece, of_piece, shift in _candidates(searched, known).tolist():
-        comparison.add(found, piece, of_piece, shift)
-    comparison.add_neighbours(found)
-    return sorted(_copies(found.values(), searched, known.pieces))
+        comparison.add(piece, of_piece, shift)
+    comparison.add_neighbours()
+    return sorted(_copies(comparison.matches.values(), searched, known.pieces))
 
 
 def _copies(matches: Collection[Match], searched: Pieces, known: Pieces) -> Iterator[Match]:
@@ -231,15 +230,14 @@ def _elected(pieces: np.ndarray, known_pieces: np.ndarray, shifts: np.ndarray) -
 
 
 class _Comparison:
-    """Pieces compared bit by bit at an offset."""
+    """Pieces compared bit by bit at an offset; `matches` by the numbers of both."""
 
     def __init__(self, searched: Pieces, known: Pieces) -> None:
         self._searched = searched
         self._known = known
+        self.matches: dict[tuple[int, int], Match] = {}
 
-    def add(
-        self, found: dict[tuple[int, int], Match], piece: int, of_piece: int, shift: int
-    ) -> None:
+    def add(self, piece: int, of_piece: int, shift: int) -> None:
         """Add the match of two pieces whose words are `shift` steps apart, or one more or less, if
         it is longer than the one that is known."""
         shifts = (shift - 1, shift, shift + 1)
@@ -247,16 +245,16 @@ class _Comparison:
         best = max(matches, key=lambda match: (match.seconds, -match.errors))
         if best.seconds < _LEAST_SECONDS or best.errors > _MOST_ERRORS:
             return
-        known = found.get((piece, of_piece))
+        known = self.matches.get((piece, of_piece))
         if known is None or best.seconds > known.seconds:
-            found[piece, of_piece] = best
+            self.matches[piece, of_piece] = best
 
-    def add_neighbours(self, found: dict[tuple[int, int], Match]) -> None:
+    def add_neighbours(self) -> None:
         """Add what other pieces of the same two recordings share at the offset of a match."""
         searched = self._searched
         known = self._known
         done: set[tuple[int, int, int]] = set()
-        for match in list(found.values()):
+        for match in list(self.matches.values()):
             recording = int(searched.recordings[match.piece])
             of_recording = int(known.recordings[match.of_piece])
             meeting = (recording, of_recording, round(match.offset / _SAME_OFFSET))
@@ -266,9 +264,9 @@ class _Comparison:
             others = searched.by_recording[recording]
             known_others = known.by_recording[of_recording]
             for piece, of_piece in self._overlapping(others, known_others, match.offset):
-                if (piece, of_piece) not in found:
+                if (piece, of_piece) not in self.matches:
                     later = searched.starts[piece] + match.offset - known.starts[of_piece]
-                    self.add(found, piece, of_piece, round(later / STEP_SECONDS))
+                    self.add(piece, of_piece, round(later / STEP_SECONDS))
 
     def _overlapping(
         self, pieces: np.ndarray, known_pieces: np.ndarray, offset: float
