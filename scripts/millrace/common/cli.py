@@ -247,12 +247,8 @@ class Progress:
         details = (f"{rate:.3g} {self.unit}/s", f"errors {self.errors}")
         return f"{self.label}: {progress.line(self.done, self.total, self.unit, left, *details)}"
 
-    def close(self) -> None:
-        """Log the last line."""
-        log.info("%s", self.line())
-
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        log.info("%s", self.line())
