@@ -14,6 +14,7 @@ from millrace.asr.calibration import merge
 from millrace.asr.calibration.memory_model import MemoryModel
 from millrace.asr.planning import planner
 from millrace.asr.planning.budgets import read_budgets
+from millrace.asr.planning.cut import BatchBudget
 from millrace.common import atomic
 from tests.asr import audio_tars
 
@@ -28,14 +29,14 @@ KEY = {"device": "NVIDIA H200", "limit_gb": 130.0, "model": "abc", "torch": "2.1
 
 
 def buckets(folder: Path) -> Path:
-    rows: dict[str, list] = {name: [] for name in BUCKETS}
-    for name, (shortest, longest, _) in ((name, facts) for name, facts in BUCKETS.items() if facts):
-        for number, seconds in enumerate(
-            np.linspace(shortest, longest, 3000 // round(longest)).tolist()
-        ):
-            row = {"tar_path": "a.tar", "tar_member_name": f"{number}.flac", "offset": 0, "size": 1}
-            row |= {"transcript": "x", "duration_s": seconds, "sample_id": number}
-            rows[name].append(row)
+    rows: dict[str, list] = {}
+    for name, facts in BUCKETS.items():
+        shortest, longest, _ = facts or (1, 1, 0)
+        count = 3000 // round(longest) if facts else 0
+        row = {"tar_path": "a.tar", "tar_member_name": "a.flac", "offset": 0, "size": 1}
+        row |= {"transcript": "x", "sample_id": 0}
+        seconds = np.linspace(shortest, longest, count).tolist()
+        rows[name] = [{**row, "duration_s": duration} for duration in seconds]
     return audio_tars.write_buckets(folder, rows, []) / "bucket_config.json"
 
 
@@ -68,64 +69,74 @@ def calibration(name: str, error: float = 0.0, **changes: object) -> dict:
     return found | changes
 
 
-def merged(
-    folder: Path, calibrations: dict[str, dict], names: list[str] | None = None
-) -> tuple[int, Path]:
-    for name, value in calibrations.items():
-        atomic.write_json(folder / f"{name}.json", value)
-    paths = [str(folder / f"{name}.json") for name in names or calibrations]
-    config, output = buckets(folder / "buckets"), folder / "calibrated_bs.json"
-    flags = ["--bucket-config", str(config), "--output", str(output), "--calibrations", *paths]
-    return merge_calibration.main(flags), output
-
-
 FULL = ("b_7_10", "b_20_30", "b_0_3")
 ALL = {name: calibration(name) for name in FULL}
 ALL["b_30_inf"] = {"bucket": "b_30_inf", "empty": True}
 
 
-def test_the_buckets_in_order_with_a_model_that_predicts_their_peaks(tmp_path, capsys):
-    code, output = merged(
-        tmp_path, {**ALL, **{name: calibration(name, error=0.01) for name in FULL}}
-    )
-    found = json.loads(output.read_text())
-    assert code == 0 and found["key"] == KEY and list(found["buckets"]) == sorted(BUCKETS)
+def merge_files(folder: Path, calibrations: dict[str, dict]) -> tuple[int, Path]:
+    """Write a file of each calibration and merge them, in this order."""
+    for name, value in calibrations.items():
+        atomic.write_json(folder / f"{name}.json", value)
+    paths = [str(folder / f"{name}.json") for name in calibrations]
+    config, output = buckets(folder / "buckets"), folder / "calibrated_bs.json"
+    flags = ["--bucket-config", str(config), "--output", str(output), "--calibrations", *paths]
+    return merge_calibration.main(flags), output
+
+
+def merged(folder: Path, **changed: dict) -> dict:
+    """calibrated_bs.json of ALL, some of them changed."""
+    code, output = merge_files(folder, ALL | changed)
+    assert code == 0
+    return json.loads(output.read_bytes())
+
+
+def budgets_of(folder: Path) -> dict[str, BatchBudget]:
+    """What the planner takes of the merged file, by bucket."""
+    budgets = read_budgets(folder / "buckets", folder / "calibrated_bs.json", 240.0)
+    return dict(zip(BUCKETS, budgets, strict=True))
+
+
+OFF = {name: calibration(name, error=0.01) for name in FULL}
+
+
+def test_the_buckets_in_order_with_a_model_that_predicts_their_peaks(tmp_path):
+    found = merged(tmp_path, **OFF)
+    assert found["key"] == KEY and list(found["buckets"]) == sorted(BUCKETS)
     for name in FULL:
         bucket = found["buckets"][name]
         assert bucket["batch_size"] == calibration(name)["batch_size"] and bucket["grad_acc"] == 1
-        assert bucket["peak_memory_gb"] == calibration(name, error=0.01)["peak_memory_gb"]
+        assert bucket["peak_memory_gb"] == OFF[name]["peak_memory_gb"]
     assert found["memory_model"]["fixed_gb"] == pytest.approx(31, rel=0.1)
     assert 0 < found["memory_model"]["worst_under"] <= 0.02
-    # A bucket without rows has the size of a neighbour, so that a later sample in it is no
-    # surprise.
-    assert found["buckets"]["b_30_inf"]["batch_size"] == found["buckets"]["b_20_30"]["batch_size"]
-    assert found["buckets"]["b_30_inf"]["empty"] is True
 
 
-def test_a_bucket_without_rows_gets_the_size_of_the_next_longer_samples(tmp_path, monkeypatch):
-    monkeypatch.setitem(BUCKETS, "b_7_10", None)
-    empty = {"b_7_10": {"bucket": "b_7_10", "empty": True}}
-    _, output = merged(tmp_path, {**ALL, **empty})
-    found = json.loads(output.read_text())["buckets"]
-    assert found["b_7_10"]["batch_size"] == found["b_20_30"]["batch_size"]
+@pytest.mark.parametrize("empty", ["b_30_inf", "b_7_10"])
+def test_a_bucket_without_rows_has_the_size_of_the_next_longer_samples_or_of_the_longest(
+    tmp_path, monkeypatch, empty
+):
+    """So that a later sample in it is no surprise."""
+    monkeypatch.setitem(BUCKETS, empty, None)
+    found = merged(tmp_path, **{empty: {"bucket": empty, "empty": True}})["buckets"]
+    assert found[empty]["batch_size"] == found["b_20_30"]["batch_size"]
+    assert found[empty]["empty"] is True
 
 
 def test_buckets_that_are_all_empty_are_refused(tmp_path, capsys, monkeypatch):
     for name in FULL:
         monkeypatch.setitem(BUCKETS, name, None)
-    empty = {name: {"bucket": name, "empty": True} for name in BUCKETS}
-    code, _ = merged(tmp_path, empty)
+    code, _ = merge_files(tmp_path, {name: {"bucket": name, "empty": True} for name in BUCKETS})
     assert code == 1 and "no bucket has any rows" in capsys.readouterr().err
 
 
 def test_the_planner_takes_the_budgets_and_stays_below_the_limit(tmp_path):
-    _, output = merged(tmp_path, {**ALL, **{name: calibration(name, error=0.01) for name in FULL}})
-    budgets = read_budgets(tmp_path / "buckets", output, 240.0)
-    durations = [
-        np.random.default_rng(1).uniform(*(f[:2] if f else (0, 1)), 20_000 * bool(f))
-        for f in BUCKETS.values()
-    ]
-    plan = planner.plan_epoch(durations, budgets, 42, 0, 2)
+    merged(tmp_path, **OFF)
+    durations = []
+    for facts in BUCKETS.values():
+        shortest, longest, _ = facts or (0, 1, 0)
+        rows = 20_000 if facts else 0
+        durations.append(np.random.default_rng(1).uniform(shortest, longest, rows))
+    plan = planner.plan_epoch(durations, list(budgets_of(tmp_path).values()), 42, 0, 2)
     counts = np.diff(plan.offsets)
     characters = np.array([f[2] if f else 0 for f in BUCKETS.values()])[plan.bucket]
     peaks = TRUE.fixed_gb + counts * TRUE.per_sample(plan.longest, characters)
@@ -140,18 +151,17 @@ def test_the_planner_takes_the_budgets_and_stays_below_the_limit(tmp_path):
 def test_the_memory_that_the_model_underestimates_stays_free(tmp_path):
     errors = {"b_0_3": 0.05, "b_7_10": -0.05, "b_20_30": 0.05}
     measured = {name: calibration(name, error=error) for name, error in errors.items()}
-    _, output = merged(tmp_path, ALL | measured)
-    found = json.loads(output.read_bytes())["memory_model"]
+    found = merged(tmp_path, **measured)["memory_model"]
     terms = [found["per_sample_gb"][name] for name in TRUE.as_dict()["per_sample_gb"]]
     model = MemoryModel(found["fixed_gb"], *terms)
-    under = found["worst_under"]
-    budgets = read_budgets(tmp_path / "buckets", output, 240.0)
     peaks = []
-    for budget, facts in zip(budgets, BUCKETS.values(), strict=True):
-        if facts:
-            lengths = np.linspace(*facts[:2], 200)
-            per_row = model.per_sample(lengths, facts[2])
+    for name, budget in budgets_of(tmp_path).items():
+        if BUCKETS[name]:
+            *ends, characters = BUCKETS[name]
+            lengths = np.linspace(*ends, 200)
+            per_row = model.per_sample(lengths, characters)
             peaks.append((model.fixed_gb + budget.most_rows(lengths) * per_row).max())
+    under = found["worst_under"]
     allowed = 130.0 * (1 - under - 0.01)
     assert under > 0.01
     assert 0.98 * allowed < max(peaks) <= allowed
@@ -160,8 +170,7 @@ def test_the_memory_that_the_model_underestimates_stays_free(tmp_path):
 def test_a_peak_after_the_allocator_gave_memory_back_says_nothing(tmp_path):
     retried = calibration("b_7_10")
     retried["trials"][0] |= {"retried": True, "peak_gb": 129.0, "step_peak_gb": 129.0}
-    _, output = merged(tmp_path, {**ALL, "b_7_10": retried})
-    model = json.loads(output.read_bytes())["memory_model"]
+    model = merged(tmp_path, b_7_10=retried)["memory_model"]
     assert model["fixed_gb"] == pytest.approx(31, rel=1e-3) and not model["worst_under"]
 
 
@@ -183,26 +192,24 @@ def wordy_first_trial() -> list[dict]:
 )
 def test_one_overlong_transcript_or_wrong_duration_does_not_thin_out_every_batch(tmp_path, row):
     """The trials have trained with it; of the other rows it says nothing."""
-    _, output = merged(tmp_path, {**ALL, "b_7_10": calibration("b_7_10", **row)})
-    budget = read_budgets(tmp_path / "buckets", output, 240.0)[list(BUCKETS).index("b_7_10")]
-    assert budget.most_rows(np.array([9.9]))[0] > 0.9 * calibration("b_7_10")["batch_size"]
+    merged(tmp_path, b_7_10=calibration("b_7_10", **row))
+    (rows,) = budgets_of(tmp_path)["b_7_10"].most_rows(np.array([9.9]))
+    assert rows > 0.9 * calibration("b_7_10")["batch_size"]
 
 
 def test_rows_that_are_longer_than_those_of_the_trials_stay_below_the_limit(tmp_path):
     """The longest clips could not be read when the bucket was calibrated."""
-    calibrations = {**ALL, "b_7_10": calibration("b_7_10", longest_seconds=20.0)}
-    _, output = merged(tmp_path, calibrations)
-    budget = read_budgets(tmp_path / "buckets", output, 240.0)[list(BUCKETS).index("b_7_10")]
-    rows = int(budget.most_rows(np.array([20.0]))[0])
+    merged(tmp_path, b_7_10=calibration("b_7_10", longest_seconds=20.0))
+    (rows,) = budgets_of(tmp_path)["b_7_10"].most_rows(np.array([20.0]))
     assert TRUE.predict(rows, 20.0, 170) <= 130.0
 
 
 def test_the_order_of_the_files_does_not_matter(tmp_path):
-    _, output = merged(tmp_path, ALL)
-    first = output.read_bytes()
+    found = merged(tmp_path)
+    first = (tmp_path / "calibrated_bs.json").read_bytes()
     each = {"per_second": 0.055, "per_second_squared": 0.0011, "per_character": 0.0004}
-    assert json.loads(first)["memory_model"]["per_sample_gb"] == pytest.approx(each, rel=1e-4)
-    _, output = merged(tmp_path, ALL, ["b_0_3", "b_7_10", "b_20_30"])
+    assert found["memory_model"]["per_sample_gb"] == pytest.approx(each, rel=1e-4)
+    _, output = merge_files(tmp_path, {name: ALL[name] for name in sorted(FULL)})
     assert output.read_bytes() == first
 
 
@@ -231,7 +238,7 @@ def test_the_order_of_the_files_does_not_matter(tmp_path):
     ],
 )
 def test_what_does_not_fit_together_is_refused(tmp_path, capsys, calibrations, message):
-    code, output = merged(tmp_path, calibrations)
+    code, output = merge_files(tmp_path, calibrations)
     log = capsys.readouterr().err
     assert code == 1 and message in log and not output.exists()
     assert "Traceback" not in log
@@ -245,6 +252,5 @@ def test_a_folder_with_a_merged_file_alone_is_left_as_it_is(tmp_path):
 
 
 def test_a_bucket_without_a_measured_trial_still_gets_its_rows(tmp_path):
-    code, output = merged(tmp_path, {**ALL, "b_7_10": calibration("b_7_10", trials=[])})
-    found = json.loads(output.read_text())["buckets"]["b_7_10"]
-    assert code == 0 and found["batch_size"] == calibration("b_7_10")["batch_size"]
+    found = merged(tmp_path, b_7_10=calibration("b_7_10", trials=[]))["buckets"]["b_7_10"]
+    assert found["batch_size"] == calibration("b_7_10")["batch_size"]

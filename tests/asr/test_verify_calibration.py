@@ -13,7 +13,6 @@ import pytest
 
 from millrace.asr import calibrate_bucket_bs, verify_calibration
 from millrace.asr.calibration.trial import ROOT
-from millrace.asr.inputs import CALIBRATION, VERIFICATION, AsrInputs
 from millrace.common import atomic, processes
 from tests import forks
 from tests.asr import calibration_corpus as corpus
@@ -22,16 +21,20 @@ from tests.asr.test_merge_calibration import calibration
 LONG = pytest.mark.long
 
 
+def flags(config: Path, *more: str) -> list[str]:
+    model = json.dumps(corpus.MODEL_OPTIONS)
+    return ["--bucket-config", str(config), "--device=cpu", "--model-options", model, *more]
+
+
 @pytest.mark.parametrize(("limit", "code"), [("16", 0), ("0.1", 1)])
 def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
     config = corpus.write(tmp_path, {"b_0_1": (24, 0.2, 0.3), "b_1_2": (24, 0.4, 0.5)})
     calibration, output = tmp_path / "calibrated_bs.json", tmp_path / "verified.json"
     calibration.write_text(json.dumps({"b_0_1": {"batch_size": 4}, "b_1_2": {"batch_size": 3}}))
-    flags = ["--bucket-config", str(config), "--device", "cpu", "--max_memory_gb", limit]
-    flags += ["--model-options", json.dumps(corpus.MODEL_OPTIONS), "--soak-steps", "6"]
-    flags += ["--calibration", str(calibration), "--output", str(output)]
+    arguments = flags(config, "--max_memory_gb", limit, "--soak-steps", "6")
+    arguments += ["--calibration", str(calibration), "--output", str(output)]
     errors = tmp_path / "stderr"
-    ranks = forks.start_ranks(2, lambda: verify_calibration.main(flags), errors)
+    ranks = forks.start_ranks(2, lambda: verify_calibration.main(arguments), errors)
     assert forks.joined(ranks) == [code, code], errors.read_text()[-3000:]
     assert output.exists() is (code == 0)
     if code:
@@ -45,7 +48,7 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
 
 
 @pytest.mark.parametrize(
-    ("step", "flags"),
+    ("step", "typed"),
     [
         ("train_model", "--bucket-dir nowhere"),
         pytest.param("verify_calibration", "--bucket-config no.json", marks=LONG),
@@ -53,11 +56,11 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
     ],
 )
 def test_a_step_that_trains_has_the_environment_of_the_launcher_also_without_it(
-    tmp_path, step, flags
+    tmp_path, step, typed
 ):
     shown = "print(torch.get_num_threads(), *(os.environ[name] for name in sys.argv[1:]), sep='|')"
     code = (
-        f"import os, sys; from millrace.asr import {step}; {step}.main({flags.split()});"
+        f"import os, sys; from millrace.asr import {step}; {step}.main({typed.split()});"
         " import torch;"
         f" {shown}"
     )
@@ -78,6 +81,7 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
     names = ("b_0_1", "b_1_2")
     config = corpus.write(tmp_path, {names[0]: (24, 0.2, 0.3), names[1]: (24, 0.4, 0.5)})
     monkeypatch.chdir(tmp_path)
+    verify_all = flags(config, "--mode", "verify_all", "--max-memory-gb", "16")
 
     def calibrated(rows: int) -> None:
         # The last is left over from other edges.
@@ -87,12 +91,10 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
 
     def verify(soak: int = 2) -> str:
         """What it logs; in a fork, as it limits the memory of its process."""
-        flags = ["--mode", "verify_all", "--bucket-config", str(config), "--device", "cpu"]
-        flags += ["--model-options", json.dumps(corpus.MODEL_OPTIONS), "--max-memory-gb", "16"]
-        flags += ["--soak-steps", str(soak)]
         errors = tmp_path / "stderr"
         errors.unlink(missing_ok=True)
-        verifying = forks.start(lambda: calibrate_bucket_bs.main(flags), errors)
+        arguments = [*verify_all, "--soak-steps", str(soak)]
+        verifying = forks.start(lambda: calibrate_bucket_bs.main(arguments), errors)
         assert forks.joined([verifying]) == [0], errors.read_text()
         return errors.read_text()
 
@@ -109,23 +111,13 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
     assert json.loads(verification.read_bytes())["steps"] > 0, "asked for by hand, it verifies"
 
     Path("results/asr/calibration/buckets/b_0_1.json").unlink()
-    flags = ["--mode", "verify_all", "--bucket-config", str(config), "--device", "cpu"]
-    assert calibrate_bucket_bs.main([*flags, "--max-memory-gb", "16"]) == 1
+    assert calibrate_bucket_bs.main(verify_all) == 1
     assert "buckets without a calibration: b_0_1" in capfd.readouterr().err
 
 
 def test_a_missing_calibration_is_said_in_one_line(tmp_path, capfd):
     config, output = corpus.write(tmp_path, {"b_0_1": (3, 0.2, 0.3)}), tmp_path / "out.json"
-    flags = ["--bucket-config", str(config), "--calibration", str(tmp_path / "none.json")]
-    flags += ["--output", str(output), *["--device", "cpu", "--max-memory-gb", "2"]]
-    assert verify_calibration.main(flags) == 1
+    places = ["--calibration", str(tmp_path / "none.json"), "--output", str(output)]
+    assert verify_calibration.main(flags(config, *places, "--max-memory-gb", "2")) == 1
     log = capfd.readouterr().err
     assert "no calibration" in log and "Traceback" not in log and not output.exists()
-
-
-@pytest.mark.parametrize(("steps", "verified"), [(200, [VERIFICATION]), (0, [])])
-def test_calibrations_are_verified_unless_soaks_are_switched_off(steps, verified):
-    section = {"source": "speech", "edges": "default"}
-    section |= {"ranks": 1, "nodes": 1, "calibration": {"soak_steps": steps, "device": "cpu"}}
-    inputs = AsrInputs(section, None, lambda: ["index.parquet"])
-    assert inputs.calibrate() == [CALIBRATION, *verified]
