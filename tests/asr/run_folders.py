@@ -113,10 +113,36 @@ class MadeUp:
         }
 
 
-def bucket_config(folder: Path) -> Path:
-    """A bucket_config.json with BUCKETS."""
-    named = [
-        {"bucket_id": name, "hours": each[0], "samples": each[1]} for name, each in BUCKETS.items()
-    ]
+def bucket_config(folder: Path, **samples: int) -> Path:
+    """A bucket_config.json with BUCKETS, some of them with so many rows."""
+    named = []
+    for name, (hours, rows, _) in BUCKETS.items():
+        named.append({"bucket_id": name, "hours": hours, "samples": samples.get(name, rows)})
     atomic.write_json(folder / "bucket_config.json", {"buckets": named})
     return folder / "bucket_config.json"
+
+
+# Of a pipeline without buckets.
+BASELINE = {
+    "seconds": 0.55,
+    "padding": 0.47,
+    "mixed": True,
+    "gpu": 0.4,
+    "loss": (3.0, 2.6),
+    "shares": {"data_wait": 0.6, "forward": 0.4},
+}
+
+
+def write_runs(folder: Path, **changed: dict) -> dict[str, Path]:
+    """Runs on a GPU that meet all criteria, but for what is changed by role; their folders."""
+    made = {
+        "bench": {"gpu": 0.95},
+        "baseline": BASELINE,
+        "check": {"steps": 50, "log_steps": 5},
+        "profile": {"steps": 20, "log_steps": 5},
+    }
+    folders = {}
+    for role, facts in made.items():
+        run = MadeUp(role, **{"machine": GPU, **facts, **changed.get(role, {})})
+        folders[role] = run.write(folder)
+    return folders

@@ -11,7 +11,7 @@ import pytest
 from millrace.asr import report_throughput
 from millrace.common import atomic, jsonl
 from millrace.common.report.figures import human_share
-from tests.asr.run_folders import BUCKETS, CPU, GPU, MadeUp, bucket_config
+from tests.asr.run_folders import BUCKETS, CPU, bucket_config, write_runs
 from tests.common.report.pages import Page
 
 ROOT = Path(__file__).parents[2]
@@ -19,27 +19,19 @@ OUTPUTS = ("summary.html", "result.json")
 COMPARISON = "Baseline against Millrace"
 CRITERIA = "What a run of 200 steps has to reach"
 PROFILE = "Time of the profiled steps by phase"
-BASELINE = {"seconds": 0.55, "padding": 0.47, "mixed": True}
-BASELINE["shares"] = {"data_wait": 0.6, "forward": 0.4}
 
 
-def _write(folder: Path, machine: dict = CPU, gpu: float | None = None, **bench) -> list[str]:
+def _write(folder: Path, **changed: dict) -> list[str]:
     """Write the runs; the arguments of the step."""
-    runs = [
-        MadeUp("bench", machine=machine, gpu=gpu, **bench),
-        MadeUp("baseline", machine=machine, **BASELINE),
-        MadeUp("check", machine=machine, steps=50, log_steps=5),
-        MadeUp("profile", machine=machine, steps=20, log_steps=5),
-    ]
+    arguments = ["--buckets", str(bucket_config(folder))]
+    for role, run in write_runs(folder, **changed).items():
+        arguments += [f"--{role}", str(run / "metrics.json")]
     seconds = {"data wait": 0.1, "forward": 1.0, "forward: mel": 0.25}
     phases = [
         {"phase": name, "host_seconds": spent, "device_seconds": 0.5 * spent}
         for name, spent in seconds.items()
     ]
     facts = {"steps": 10, "seconds": 2.0, "phases": phases, "trace": "t.json.gz"}
-    arguments = ["--buckets", str(bucket_config(folder))]
-    for run in runs:
-        arguments += [f"--{run.name}", str(run.write(folder) / "metrics.json")]
     atomic.write_json(folder / "profile" / "profile.json", facts)
     for flag, name in zip(("--summary", "--result"), OUTPUTS, strict=True):
         arguments += [flag, str(folder / name)]
@@ -72,7 +64,7 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
                 assert values[measure["name"]][place] == exact
     samples = result["comparison"]["samples"]
     assert rows["Samples/s"][1:] == [f"{samples['bench']:.0f}", f"{samples['ratio']:.2f} ×"]
-    assert rows["GPU use"] == ["–", "–", "–"]
+    assert rows["GPU use"] == ["40.0 %", "95.0 %", "2.37 ×"]
 
     phases = shown.by_name("Share of time by phase")
     assert phases["Wait for data"] == ["60.0 %", "2.0 %"]
@@ -91,7 +83,8 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
 
 
 def test_every_criterion_is_listed_with_its_figure(tmp_path: Path) -> None:
-    shown = _report(tmp_path, _write(tmp_path))
+    shown = _report(tmp_path, _write(tmp_path, bench={"machine": CPU, "gpu": None}))
+    assert shown.by_name(COMPARISON)["GPU use"] == ["40.0 %", "–", "–"]
     result = jsonl.read(tmp_path / "result.json")
     signs = {"pass": "✓ pass", "fail": "✗ fail", "not measured": "not measured"}
     expected = [
@@ -100,31 +93,28 @@ def test_every_criterion_is_listed_with_its_figure(tmp_path: Path) -> None:
     assert shown.texts[CRITERIA][1:] == expected and len(expected) == 6
 
 
-def test_use_of_the_gpu_is_shown_and_the_precision_said(tmp_path: Path) -> None:
+def test_the_precision_is_said(tmp_path: Path) -> None:
     facts = {"precision": "bf16-true", "tf32": "none"}
-    shown = _report(tmp_path, _write(tmp_path, GPU, 0.93, facts=facts))
-    assert shown.by_name(COMPARISON)["GPU use"] == ["–", "93.0 %", "–"]
+    shown = _report(tmp_path, _write(tmp_path, bench={"facts": facts}))
     text = " ".join(shown.text.split())
     assert "1 × NVIDIA H200" in text
     words = "bf16-true: bfloat16 weights, gradients and Adam states, 8 bytes a parameter"
     assert words in text
     assert "Not comparable: precision is 32-true in baseline, bf16-true in bench." in text
-    plain = _report(tmp_path, _write(tmp_path, GPU, facts={"tf32": "none"}))
+    plain = _report(tmp_path, _write(tmp_path, bench={"facts": {"tf32": "none"}}))
     assert "(no TF32)" in " ".join(plain.text.split())
 
 
 def test_a_bucket_without_rows_is_not_on_the_page(tmp_path: Path) -> None:
     arguments = _write(tmp_path)
-    config = jsonl.read(tmp_path / "bucket_config.json")
-    config["buckets"][2]["samples"] = 0
-    atomic.write_json(tmp_path / "bucket_config.json", config)
+    bucket_config(tmp_path, b_5_7=0)
     buckets = _report(tmp_path, arguments).by_name("Our steps by bucket")
     assert list(buckets) == [name for name in BUCKETS if name != "b_5_7"]
 
 
 def test_a_run_that_died_is_reported(tmp_path: Path) -> None:
     died = {"steps": 60, "finished": False, "failed": "out of memory"}
-    shown = _report(tmp_path, _write(tmp_path, **died))
+    shown = _report(tmp_path, _write(tmp_path, bench=died))
     stability = shown.by_name(CRITERIA)["Stability"]
     assert stability[1:] == ["✗ fail", "bench after 60 steps: out of memory"]
 

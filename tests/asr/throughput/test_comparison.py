@@ -10,42 +10,18 @@ import pytest
 
 from millrace.asr.throughput.comparison import MEASURES, Comparison, rate
 from millrace.asr.throughput.criteria import FAIL, PASS, UNKNOWN, Criterion, criteria
-from millrace.common import atomic, jsonl
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
-from tests.asr.run_folders import BUCKETS, CPU, GPU, MadeUp, bucket_config
-
-BASELINE = {
-    "seconds": 0.55,
-    "padding": 0.47,
-    "mixed": True,
-    "gpu": 0.4,
-    "loss": (3.0, 2.6),
-    "shares": {"data_wait": 0.6, "forward": 0.4},
-}
+from tests.asr.run_folders import BUCKETS, CPU, bucket_config, write_runs
 
 
-def _written(folder: Path, **changed: dict) -> dict[str, Path]:
-    """Runs that meet all criteria, but for what is changed by role."""
-    made = {
-        "bench": {"gpu": 0.95},
-        "baseline": BASELINE,
-        "check": {"steps": 50, "log_steps": 5},
-        "profile": {"steps": 20},
-    }
-    folders = {}
-    for role, facts in made.items():
-        run = MadeUp(role, **{"machine": GPU, **facts, **changed.get(role, {})})
-        folders[role] = run.write(folder)
-    return folders
-
-
-def _read(folder: Path, folders: dict[str, Path]) -> Comparison:
+def _read(folders: dict[str, Path], buckets: Path) -> Comparison:
     metrics = {role: str(run / "metrics.json") for role, run in folders.items()}
-    return Comparison.read(str(bucket_config(folder)), **metrics)
+    return Comparison.read(str(buckets), **metrics)
 
 
 def _comparison(folder: Path, **changed: dict) -> Comparison:
-    return _read(folder, _written(folder, **changed))
+    return _read(write_runs(folder, **changed), bucket_config(folder))
 
 
 def _judged(comparison: Comparison, name: str) -> Criterion:
@@ -121,14 +97,14 @@ def test_losses_below_zero_are_compared(tmp_path: Path) -> None:
 
 def test_samples_left_out_are_those_of_all_ranks_and_runs(tmp_path: Path) -> None:
     """steps.jsonl is rank 0's: the counts of the log are summed over the ranks."""
-    folders = _written(tmp_path)
+    folders = write_runs(tmp_path)
     for role in ("bench", "check"):
         path = folders[role] / "metrics.jsonl"
         lines = jsonl.whole_lines(path)
         lines[3]["counts"] |= {"unusable_missing": 2.0, "unusable_unreadable": 1.0}
         lines[7]["counts"] |= {"unusable_missing": 4.0, "unlearned_text_too_long": 8.0}
         jsonl.write_lines(path, lines)
-    words = _judged(_read(tmp_path, folders), "Stability").figure
+    words = _judged(_read(folders, bucket_config(tmp_path)), "Stability").figure
     assert words == "200 steps, clean, 14 unusable samples left out"
 
 
@@ -150,30 +126,31 @@ def test_losses_are_compared_after_as_many_samples(tmp_path: Path) -> None:
     assert their_steps == 200 and _judged(comparison, "Loss against").figure == expected
 
 
+def _leave_out(bucket: str, run: Path) -> None:
+    """Take the steps of a bucket out of a run."""
+    path = run / "steps.jsonl"
+    steps = [step for step in jsonl.whole_lines(path) if step["bucket"] != bucket]
+    jsonl.write_lines(path, steps)
+
+
 def test_a_bucket_left_out_is_named(tmp_path: Path) -> None:
-    folders = _written(tmp_path)
+    folders = write_runs(tmp_path)
     for role in ("bench", "check"):
-        path = folders[role] / "steps.jsonl"
-        rows = jsonl.whole_lines(path)
-        jsonl.write_lines(path, [row for row in rows if row["bucket"] != "b_5_7"])
-    judged = _judged(_read(tmp_path, folders), "All buckets sampled")
+        _leave_out("b_5_7", folders[role])
+    judged = _judged(_read(folders, bucket_config(tmp_path)), "All buckets sampled")
     assert (judged.status, judged.figure) == (FAIL, "4 of 5, not b_5_7")
 
     # One without rows has no steps.
-    metrics = {role: str(run / "metrics.json") for role, run in folders.items()}
-    config = jsonl.read(bucket_config(tmp_path))
-    config["buckets"][2]["samples"] = 0
-    atomic.write_json(tmp_path / "bucket_config.json", config)
-    judged = _judged(Comparison.read(str(tmp_path / "bucket_config.json"), **metrics), "All bu")
+    judged = _judged(_read(folders, bucket_config(tmp_path, b_5_7=0)), "All buckets sampled")
     assert (judged.status, judged.figure) == (PASS, "4 of 4")
 
 
 def test_a_bucket_that_only_the_check_has_met_is_sampled(tmp_path: Path) -> None:
-    folders = _written(tmp_path)
-    path = folders["bench"] / "steps.jsonl"
-    rows = jsonl.whole_lines(path)
-    jsonl.write_lines(path, [row for row in rows if row["bucket"] != "b_5_7"])
-    assert _judged(_read(tmp_path, folders), "All buckets sampled").figure == "5 of 5"
+    folders = write_runs(tmp_path)
+    _leave_out("b_5_7", folders["bench"])
+    assert (
+        _judged(_read(folders, bucket_config(tmp_path)), "All buckets sampled").figure == "5 of 5"
+    )
 
 
 def test_buckets_are_measured_from_their_own_steps(tmp_path: Path) -> None:
@@ -195,14 +172,14 @@ def test_buckets_are_measured_from_their_own_steps(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_names_file_and_remedy(tmp_path: Path) -> None:
-    folders = _written(tmp_path)
-    metrics = {role: str(run / "metrics.json") for role, run in folders.items()}
-    (tmp_path / "b.json").write_text('{"buckets": [{"bucket_id": "b"}]}')
+    folders = write_runs(tmp_path)
+    damaged = tmp_path / "b.json"
+    damaged.write_text('{"buckets": [{"bucket_id": "b"}]}')
     with pytest.raises(MillraceError, match=r"b\.json: not a bucket configuration"):
-        Comparison.read(str(tmp_path / "b.json"), **metrics)
+        _read(folders, damaged)
     (folders["bench"] / "metrics.json").write_text('{"cut')
     with pytest.raises(MillraceError, match=r"metrics\.json: damaged"):
-        Comparison.read(str(bucket_config(tmp_path)), **metrics)
+        _read(folders, bucket_config(tmp_path))
 
 
 def test_rates_for_people() -> None:
