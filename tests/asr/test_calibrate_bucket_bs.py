@@ -16,6 +16,7 @@ import pytest
 
 from millrace.asr import calibrate_bucket_bs, merge_calibration
 from millrace.asr.calibration import steps, trial, worst_case
+from millrace.common import jsonl
 from tests import forks
 from tests.asr import calibration_corpus as corpus
 from tests.asr.calibration.test_search import Device
@@ -80,7 +81,7 @@ class Calibrations:
         return calibrate_bucket_bs.main(self.flags(bucket, *more, soak=soak, start=start))
 
     def found(self, bucket: str) -> dict:
-        return json.loads(self.output(bucket).read_bytes())
+        return jsonl.read(self.output(bucket))
 
 
 @pytest.fixture

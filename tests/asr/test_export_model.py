@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 
 from millrace.asr import export_model, train_model
+from millrace.common import jsonl
 from tests.asr import audio_tars
 
 
 def test_any_checkpoint_becomes_a_model_and_the_best_by_dev_error_is_kept(tmp_path, capfd):
     data = audio_tars.corpus(tmp_path, tars=2, members=90)
-    config = json.loads((data / "bucket_config.json").read_bytes())
+    config = jsonl.read(data / "bucket_config.json")
     config["splits"] = {"dev": {"path": "train/b_0_3.parquet"}}
     (data / "bucket_config.json").write_text(json.dumps(config))
     run = tmp_path / "run"
@@ -31,11 +32,11 @@ def test_any_checkpoint_becomes_a_model_and_the_best_by_dev_error_is_kept(tmp_pa
     ]
     flags += ["--eval-steps", "2", "--save_total_limit", "1", "--save-steps", "0"]
     assert train_model.main(flags) == 0
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+    rows = jsonl.whole_lines(run / "metrics.jsonl")
     rates = {
         row["step"]: row["metrics"]["cer"] for row in rows if row["event"] == "eval" and row["step"]
     }
-    best = json.loads((run / "checkpoints/best/checkpoint.json").read_bytes())["step"]
+    best = jsonl.read(run / "checkpoints/best/checkpoint.json")["step"]
     assert best == min(rates, key=rates.get) and len(rates) == 4
     export = ["--bucket-dir", str(data), "--metrics", str(run / "metrics.json"), "--output"]
     for name, more in (("best", []), ("last", ["--checkpoint", "last"])):

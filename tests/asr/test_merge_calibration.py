@@ -3,7 +3,6 @@ refusals."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from millrace.asr.calibration.memory_model import MemoryModel
 from millrace.asr.planning import planner
 from millrace.asr.planning.budgets import read_budgets
 from millrace.asr.planning.cut import BatchBudget
-from millrace.common import atomic
+from millrace.common import atomic, jsonl
 from tests.asr import audio_tars
 
 TRUE = MemoryModel(31.0, 0.055, 0.0011, 0.0004)
@@ -88,7 +87,7 @@ def merged(folder: Path, **changed: dict) -> dict:
     """calibrated_bs.json of ALL, some of them changed."""
     code, output = merge_files(folder, ALL | changed)
     assert code == 0
-    return json.loads(output.read_bytes())
+    return jsonl.read(output)
 
 
 def budgets_of(folder: Path) -> dict[str, BatchBudget]:
@@ -248,7 +247,7 @@ def test_a_folder_with_a_merged_file_alone_is_left_as_it_is(tmp_path):
     config = buckets(tmp_path / "buckets")
     atomic.write_json(tmp_path / "calibrated_bs.json", {"merged": "elsewhere"})
     output = merge.merge_folder(config, tmp_path)
-    assert json.loads(Path(output).read_text()) == {"merged": "elsewhere"}
+    assert jsonl.read(output) == {"merged": "elsewhere"}
 
 
 def test_a_bucket_without_a_measured_trial_still_gets_its_rows(tmp_path):

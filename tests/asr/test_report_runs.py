@@ -49,10 +49,7 @@ def report(buckets: Path, runs: list[Path], target: Path) -> int:
 
 def test_the_hypotheses_add_up_to_the_rates_of_the_run(built):
     metrics = jsonl.read(built[1][0])
-    lines = [
-        json.loads(line)
-        for line in (built[1][0].parent / "hypotheses.jsonl").read_text().splitlines()
-    ]
+    lines = jsonl.whole_lines(built[1][0].parent / "hypotheses.jsonl")
     assert len(lines) == 24 and lines[0]["key"] == "t0_0" and lines[0]["reference"] == "a0"
     for split, figures in (("dev", metrics["last_evaluation"]), ("test", metrics["test"])):
         of = [line for line in lines if line["split"] == split]

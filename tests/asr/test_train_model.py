@@ -23,6 +23,7 @@ from millrace.asr import train_model
 from millrace.asr.buckets import eval_file
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.loading.row_table import RowTable
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.stopping import REQUEUE_EXIT_CODE
 from tests import forks
@@ -60,7 +61,7 @@ def train(buckets: Path, run: Path, *more: str, ranks: int = 1) -> dict:
     """In processes of their own, as the tasks of an srun."""
     started = start(buckets, run, *more, ranks=ranks)
     assert set(forks.joined(started)) == {0}, errors(run)
-    return json.loads((run / "metrics.json").read_bytes())
+    return jsonl.read(run / "metrics.json")
 
 
 def start(buckets: Path, run: Path, *more: str, ranks: int = 1) -> list[BaseProcess]:
@@ -80,11 +81,11 @@ def _errors_of(run: Path) -> Path:
 def train_here(buckets: Path, run: Path, *more: str) -> dict:
     """In this process, which has loaded torch already."""
     assert train_model.main(flags(buckets, run, *more)) == 0
-    return json.loads((run / "metrics.json").read_bytes())
+    return jsonl.read(run / "metrics.json")
 
 
 def losses(run: Path) -> list[tuple[int, float]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+    rows = jsonl.whole_lines(run / "metrics.jsonl")
     return [(row["step"], row["loss"]) for row in rows if row["event"] == "train"]
 
 
@@ -187,7 +188,7 @@ def test_a_run_trains_evaluates_and_saves(undisturbed, buckets):
     assert metrics["epochs"] == 2 and metrics["samples"] == 2 * len(all_ids(buckets))
     assert ids(run) == Counter(all_ids(buckets))
     assert (run / "model/config.json").exists() and (run / "throughput.json").exists()
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+    lines = jsonl.whole_lines(run / "metrics.jsonl")
     counted = [line["counts"]["samples"] for line in lines if line["event"] == "train"]
     assert sum(counted) == metrics["samples"]
     steps = losses(run)
@@ -205,7 +206,7 @@ def test_killed_and_resumed_it_is_the_same_run_bit_for_bit(undisturbed, buckets,
 def test_three_ranks_see_every_sample_once_and_one_rank_takes_over(buckets, tmp_path):
     start_and_kill(3, buckets, tmp_path, "--epochs", "1", ranks=3)
     train(buckets, tmp_path, "--epochs", "1", "--num_workers", "0")
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_bytes().splitlines()]
+    rows = jsonl.whole_lines(tmp_path / "metrics.jsonl")
     assert {row["world_size"] for row in rows if row["event"] == "train"} == {3, 1}
     assert ids(tmp_path) == Counter(all_ids(buckets))
 
@@ -234,7 +235,7 @@ def test_a_profile_names_the_parts_of_qwen_and_the_end_promises_no_model(buckets
     assert capfd.readouterr().err.endswith("5 steps done; metrics.json, but no model, is there\n")
     assert (tmp_path / "trace.json.gz").exists() and not (tmp_path / "model").exists()
     assert not list(tmp_path.glob("checkpoints/*"))
-    phases = json.loads((tmp_path / "profile.json").read_bytes())["phases"]
+    phases = jsonl.read(tmp_path / "profile.json")["phases"]
     seconds = {row["phase"]: row["host_seconds"] for row in phases}
     parts = {name.removeprefix("forward: ") for name in seconds if ": " in name}
     assert parts == {"mel", "audio encoder", "text decoder", "head"}
@@ -256,7 +257,7 @@ def test_the_baseline_to_compare_with_trains_too(buckets, tmp_path):
     for steps in (2, 3):
         metrics = train(buckets, tmp_path, *chosen, "--max-steps", str(steps), ranks=2)
         assert metrics["loader"] == "baseline" and metrics["optimizer_steps"] == steps
-        assert json.loads((tmp_path / "throughput.json").read_bytes())
+        assert jsonl.read(tmp_path / "throughput.json")
         lines = (tmp_path / "steps.jsonl").read_bytes().splitlines()
         measured = [json.loads(line)["step"] for line in lines]
         logged = [step for step, _ in losses(tmp_path)]
@@ -291,7 +292,7 @@ def test_grad_acc_of_a_flat_calibration_counts(buckets, tmp_path):
     (tmp_path / "calibrated_bs.json").write_text(json.dumps(flat))
     arguments = ["--bucket_config", str(tmp_path / "calibrated_bs.json"), "--max-steps", "1"]
     train_here(buckets, tmp_path / "run", *arguments)
-    assert json.loads((tmp_path / "run/run.json").read_bytes())["run"]["grad_acc"] == 2
+    assert jsonl.read(tmp_path / "run/run.json")["run"]["grad_acc"] == 2
 
 
 def test_an_evaluation_file_is_a_split_of_buckets_or_the_manifest_it_was_made_of(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 from millrace.asr import transcribe
 from millrace.asr.models import registry
 from millrace.asr.transcription.transcriber import Transcriber, pieces
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from tests.asr import audio_tars
 from tests.asr.models import tiny
@@ -130,7 +130,7 @@ def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tm
     output.touch()  # as mktemp does
     arguments = ["--model", str(model), good, str(bad), str(missing)]
     assert transcribe.main([*arguments, "--output", str(output), "--language", "de"]) == 1
-    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    lines = jsonl.whole_lines(output)
     assert [bool(line["error"]) for line in lines] == [False, True, True]
     assert lines[2]["error"] == "No such file or directory" and lines[0]["language"] == "de"
     assert transcribe.main(arguments[:3]) == 0
@@ -145,7 +145,7 @@ def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tm
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff.flac")
     Path(odd).write_bytes(before)
     assert transcribe.main([*arguments[:2], odd, "--output", str(output)]) == 0
-    assert json.loads(output.read_text())["file"].endswith(r"odd\udcff.flac")
+    assert jsonl.read(output)["file"].endswith(r"odd\udcff.flac")
 
 
 @pytest.mark.parametrize(

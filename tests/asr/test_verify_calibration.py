@@ -13,7 +13,7 @@ import pytest
 
 from millrace.asr import calibrate_bucket_bs, verify_calibration
 from millrace.asr.calibration.trial import ROOT
-from millrace.common import atomic, processes
+from millrace.common import atomic, jsonl, processes
 from tests import forks
 from tests.asr import calibration_corpus as corpus
 from tests.asr.test_merge_calibration import calibration
@@ -41,7 +41,7 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
         message = r"rank \d: the peak of .* GB at step \d.* is above the limit of 0\.100 GB"
         assert re.search(message, errors.read_text())
         return
-    verified = json.loads(output.read_text())
+    verified = jsonl.read(output)
     assert verified["world_size"] == 2 and [rank["rank"] for rank in verified["ranks"]] == [0, 1]
     assert verified["steps"] in (6, 7, 8) and 0.1 < verified["peak_memory_gb"] < 16
     assert verified["peak_memory_gb"] == max(rank["peak_gb"] for rank in verified["ranks"])
@@ -103,12 +103,12 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
     for rows in (3, 5):
         calibrated(rows)
         assert "calibrated_bs.json: merged from 2 calibrations of buckets" in verify()
-        buckets = json.loads(merged.read_bytes())["buckets"]
+        buckets = jsonl.read(merged)["buckets"]
         assert [buckets[name]["batch_size"] for name in names] == [rows, rows]
     verification = tmp_path / "results/asr/calibration/verification.json"
-    assert json.loads(verification.read_bytes())["world_size"] == 1
+    assert jsonl.read(verification)["world_size"] == 1
     assert "merged" not in verify(soak=0), "nothing has changed"
-    assert json.loads(verification.read_bytes())["steps"] > 0, "asked for by hand, it verifies"
+    assert jsonl.read(verification)["steps"] > 0, "asked for by hand, it verifies"
 
     Path("results/asr/calibration/buckets/b_0_1.json").unlink()
     assert calibrate_bucket_bs.main(verify_all) == 1

@@ -13,6 +13,7 @@ import torch
 from millrace.asr.models.base import meter_counts
 from millrace.asr.models.ctc_base import prepared_labels
 from millrace.asr.models.registry import build, load
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch
 
@@ -83,7 +84,7 @@ def test_a_folder_keeps_model_and_text_rules(tmp_path):
     for name in ("config.json", "model.safetensors"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
     # As version 0.4.0 wrote it.
-    config = json.loads((first / "config.json").read_text())
+    config = jsonl.read(first / "config.json")
     (second / "config.json").write_text(json.dumps({**config, "augment": None, "seed": 42}))
     assert load(second).config == loaded.config
     # The texts have no J: a model that cannot write it is wrong about it.

@@ -13,6 +13,7 @@ from millrace.asr.models.base import AsrModel
 from millrace.asr.models.hf.ctc import HfCtcPreparer
 from millrace.asr.models.labels import IGNORE
 from millrace.asr.models.registry import load
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch, sounds
 from tests.asr.models import tiny
@@ -90,7 +91,7 @@ def test_augmentation_is_what_the_folder_says_also_after_a_short_batch(
         seen.append(model.hf.config.apply_spec_augment)
     assert seen == [is_augmented, False]
     model.save_pretrained(tmp_path / "saved")
-    saved = json.loads((tmp_path / "saved/config.json").read_text())
+    saved = jsonl.read(tmp_path / "saved/config.json")
     assert saved.get("apply_spec_augment", True) == is_augmented
 
 
@@ -213,7 +214,7 @@ def test_features_that_are_not_computed_here_are_refused(tmp_path, change, probl
     for name in ("processor_config.json", "preprocessor_config.json"):
         path = tmp_path / name
         if path.exists():
-            config = json.loads(path.read_text())
+            config = jsonl.read(path)
             config.get("feature_extractor", config).update(change)
             path.write_text(json.dumps(config))
     with pytest.raises(MillraceError, match=problem):
@@ -226,7 +227,7 @@ def test_features_that_are_not_computed_here_are_refused(tmp_path, change, probl
 def test_a_model_folder_that_brings_code_is_refused(tmp_path, name):
     tiny.write(tmp_path, "wav2vec2", TEXTS)
     (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    config = json.loads((tmp_path / name).read_text()) if (tmp_path / name).exists() else {}
+    config = jsonl.read(tmp_path / name) if (tmp_path / name).exists() else {}
     (tmp_path / name).write_text(
         json.dumps({**config, "auto_map": {"AutoModelForCTC": "theirs.Model"}})
     )

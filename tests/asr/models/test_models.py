@@ -21,7 +21,7 @@ from millrace.asr.models.base import AsrModel, Prepared, PrepareInWorker
 from millrace.asr.models.folder import model_digest
 from millrace.asr.models.registry import NAMES, build, load
 from millrace.audit.probes.contract import pin
-from millrace.common import atomic
+from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch, train
 from tests.asr.models import tiny
@@ -239,7 +239,7 @@ def test_unknown_names_and_wrong_options_are_refused(name, options, problem):
 def test_options_that_version_0_4_0_has_saved_with_a_model_are_read(tmp_path):
     build("qwen3-asr-tiny", {"prompt": "Names: Ada"}, TEXTS).save_pretrained(tmp_path)
     path = tmp_path / "millrace_options.json"
-    saved = json.loads(path.read_text())
+    saved = jsonl.read(path)
     path.write_text(json.dumps({**saved, "padding_side": "left"}))
     assert load(tmp_path).options.prompt == "Names: Ada"
     assert load(tmp_path, {"prompt": "of the run"}).options.prompt == "of the run"

@@ -16,6 +16,7 @@ from millrace.asr.models.qwen import layout
 from millrace.asr.models.qwen.config import random_config, random_processor
 from millrace.asr.models.qwen.model import QwenModel
 from millrace.asr.models.registry import build, load
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch
 
@@ -37,7 +38,7 @@ def folder(tmp_path_factory) -> Path:
             folder / f"model-{number:05d}-of-00002.safetensors",
         )
     (folder / "model.safetensors").unlink()
-    learned = json.loads((folder / "tokenizer.json").read_bytes())["model"]
+    learned = jsonl.read(folder / "tokenizer.json")["model"]
     (folder / "vocab.json").write_text(json.dumps(learned["vocab"]))
     (folder / "merges.txt").write_text("\n".join(" ".join(pair) for pair in learned["merges"]))
     return folder
@@ -91,7 +92,7 @@ def with_rope(**rope: object) -> QwenModel:
 def test_the_export_says_what_the_model_in_memory_computes(tmp_path):
     model = with_rope()
     model.save_pretrained(tmp_path)
-    thinker = json.loads((tmp_path / "config.json").read_bytes())["thinker_config"]
+    thinker = jsonl.read(tmp_path / "config.json")["thinker_config"]
     for name, least in (("audio_config", 15), ("text_config", 14)):
         in_memory = model.hf.config.to_dict()[name]
         shared = (thinker[name].keys() & in_memory) - {"model_type"}
@@ -112,8 +113,8 @@ def test_the_export_says_what_the_model_in_memory_computes(tmp_path):
         ("preprocessor_config.json", "feature_extractor_type", "WhisperFeatureExtractor"),
         ("tokenizer_config.json", "tokenizer_class", "Qwen2TokenizerFast"),
     ):
-        assert json.loads((tmp_path / name).read_bytes())[key] == value
-    assert "English" in json.loads((tmp_path / "config.json").read_bytes())["support_languages"]
+        assert jsonl.read(tmp_path / name)[key] == value
+    assert "English" in jsonl.read(tmp_path / "config.json")["support_languages"]
     names = {path.name for path in tmp_path.iterdir()}
     assert not names & {"processor_config.json", "chat_template.jinja"}
 
@@ -166,7 +167,7 @@ def test_a_model_from_random_weights_answers_a_transcription_request(tmp_path):
 
 def _config(part: str, **change: object):
     def damage(folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_bytes())
+        config = jsonl.read(folder / "config.json")
         thinker = config["thinker_config"]
         of_part = thinker[part] if part else thinker
         of_part |= change

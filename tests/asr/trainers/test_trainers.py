@@ -21,6 +21,7 @@ from millrace.asr.planning.loader import open_loader
 from millrace.asr.trainers.hf import PlannedTrainer
 from millrace.asr.trainers.lightning import PlannedData
 from millrace.asr.trainers.weights import send_weights, take_weight
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from tests.asr.audio_tars import corpus
 from tests.asr.trainers.killed_runs import Launch, Log, Tiny, inputs, trained_rows
@@ -155,7 +156,7 @@ def test_a_filler_gives_no_gradient(tmp_path, trainer):
         assert set(joined(start_ranks(ranks, work, tmp_path / "errors.txt"))) == {0}
     torch.manual_seed(0)
     start = Tiny().line.bias.item()
-    alone, halved = (json.loads((tmp_path / f"{ranks}.json").read_text())[0] for ranks in (1, 2))
+    alone, halved = (jsonl.read(tmp_path / f"{ranks}.json")[0] for ranks in (1, 2))
     # DDP takes the mean over ranks; were the filler counted, it would be that of one rank.
     assert halved - start == pytest.approx((alone - start) / 2) != 0
 

@@ -4,7 +4,6 @@ no part."""
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import re
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from millrace.asr.models.folder import model_digest
 from millrace.asr.planning import budgets
 from millrace.asr.training.options import TrainOptions
 from millrace.asr.training.task import AsrTask, audited
-from millrace.common import atomic
+from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.machine import memory
 from millrace.common.training.ranks import Exchange
@@ -48,7 +47,7 @@ def write(folder: Path, text: str | None = None, **corpus: object) -> Path:
 
 
 def write_splits(buckets: Path, **paths: str) -> None:
-    config = json.loads((buckets / "bucket_config.json").read_bytes())
+    config = jsonl.read(buckets / "bucket_config.json")
     config["splits"] = {split: {"path": path} for split, path in paths.items()}
     atomic.write_json(buckets / "bucket_config.json", config)
 
