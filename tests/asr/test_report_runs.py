@@ -38,7 +38,7 @@ def built(tmp_path_factory) -> tuple[Path, list[Path]]:
 def train(buckets: Path, metrics: Path, lr: str) -> int:
     flags = ["--bucket-dir", str(buckets), "--metrics", str(metrics), "--lr", lr]
     flags += ["--model-options", '{"hidden": 8, "channels": 2}']
-    return train_model.main([*flags, *["--num-workers=0", "--tensorboard=0", "--max-steps", "2"]])
+    return train_model.main([*flags, *["--num-workers=0", "--tensorboard=0", "--max-steps=2"]])
 
 
 def report(buckets: Path, runs: list[Path], target: Path) -> int:

@@ -33,18 +33,9 @@ from tests.asr.bucket_corpus import build_from, corpus, write_manifest
 ROOT = Path(__file__).resolve().parents[2]
 # Small and quick; dropout on, so that the generators' state counts.
 SIZES = '{"hidden": 16, "channels": 4}'
-MODEL = ["--model-options", SIZES, *["--batch-seconds", "0.6", "--lr", "1e-3"]]
+MODEL = ["--model-options", SIZES, "--batch-seconds=0.6", "--lr=1e-3"]
 # Both spellings of the flags that the original script has.
-COMMON = [
-    "--log_steps",
-    "1",
-    "--save-steps",
-    "2",
-    "--log-ids=1",
-    "--tensorboard=0",
-    "--num_workers",
-    "1",
-]
+COMMON = ["--log_steps=1", "--save-steps", "2", "--log-ids=1", "--tensorboard=0", "--num_workers=1"]
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +84,7 @@ def ids(run: Path) -> Counter:
     """Sample ids of the first epoch over all ranks."""
     seen: Counter = Counter()
     for path in run.glob("sample_ids.*.jsonl"):
-        for line in path.read_bytes().splitlines():
-            row = json.loads(line)
+        for row in jsonl.whole_lines(path):
             if row["epoch"] == 0:
                 seen.update(row["ids"])
     return seen
@@ -146,7 +136,7 @@ def lines_about(worker: int, text: str) -> list[str]:
 
 
 def test_a_killed_worker_ends_the_run_in_one_line(buckets, tmp_path):
-    (trainer,) = start(buckets, tmp_path, "--epochs", "1000")
+    (trainer,) = start(buckets, tmp_path, "--epochs=1000")
     wait_for_step(2, tmp_path, trainer.is_alive)
     worker = kill_a_worker([psutil.Process(trainer.pid)])
     assert forks.joined([trainer]) == [1]
@@ -158,9 +148,9 @@ def test_a_killed_worker_ends_the_run_in_one_line(buckets, tmp_path):
 @pytest.mark.long
 def test_a_killed_worker_of_two_ranks_ends_all_of_them(buckets, tmp_path):
     """As the rule starts them, by the launcher."""
-    command = [sys.executable, *["-m", "millrace.common.training.launch", "--standalone"]]
-    command += ["--nproc-per-node", "2", "-m", "millrace.asr.train_model"]
-    command += flags(buckets, tmp_path, "--epochs", "1000")
+    launcher = "-m millrace.common.training.launch --standalone --nproc-per-node 2"
+    command = [sys.executable, *f"{launcher} -m millrace.asr.train_model".split()]
+    command += flags(buckets, tmp_path, "--epochs=1000")
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}", "OMP_NUM_THREADS": "1"}
     running = subprocess.Popen(
         command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
@@ -180,7 +170,7 @@ def test_a_killed_worker_of_two_ranks_ends_all_of_them(buckets, tmp_path):
 @pytest.fixture(scope="module")
 def undisturbed(buckets, tmp_path_factory):
     run = tmp_path_factory.mktemp("undisturbed")
-    return run, train(buckets, run, "--epochs", "2")
+    return run, train(buckets, run, "--epochs=2")
 
 
 def test_a_run_trains_evaluates_and_saves(undisturbed, buckets):
@@ -198,14 +188,14 @@ def test_a_run_trains_evaluates_and_saves(undisturbed, buckets):
 def test_killed_and_resumed_it_is_the_same_run_bit_for_bit(undisturbed, buckets, tmp_path):
     run, _ = undisturbed
     for step in (3, 8):
-        start_and_kill(step, buckets, tmp_path, "--epochs", "2")
-    train(buckets, tmp_path, "--epochs", "2")
+        start_and_kill(step, buckets, tmp_path, "--epochs=2")
+    train(buckets, tmp_path, "--epochs=2")
     assert losses(tmp_path) == losses(run) and ids(tmp_path) == ids(run)
 
 
 def test_three_ranks_see_every_sample_once_and_one_rank_takes_over(buckets, tmp_path):
-    start_and_kill(3, buckets, tmp_path, "--epochs", "1", ranks=3)
-    train(buckets, tmp_path, "--epochs", "1", "--num_workers", "0")
+    start_and_kill(3, buckets, tmp_path, "--epochs=1", ranks=3)
+    train(buckets, tmp_path, "--epochs=1", "--num_workers=0")
     rows = jsonl.whole_lines(tmp_path / "metrics.jsonl")
     assert {row["world_size"] for row in rows if row["event"] == "train"} == {3, 1}
     assert ids(tmp_path) == Counter(all_ids(buckets))
@@ -213,24 +203,14 @@ def test_three_ranks_see_every_sample_once_and_one_rank_takes_over(buckets, tmp_
 
 def test_two_ranks_end_with_the_same_weights_and_all_samples(buckets, tmp_path):
     # The loop itself compares the weights of the ranks at the end, and fails where they differ.
-    metrics = train(buckets, tmp_path, "--epochs", "1", ranks=2)
+    metrics = train(buckets, tmp_path, "--epochs=1", ranks=2)
     assert metrics["ranks"] == 2 and ids(tmp_path) == Counter(all_ids(buckets))
 
 
 def test_a_profile_names_the_parts_of_qwen_and_the_end_promises_no_model(buckets, tmp_path, capfd):
-    metrics = tmp_path / "metrics.json"
-    flags = ["--bucket-dir", str(buckets), "--metrics", str(metrics)]
-    flags += [
-        "--model",
-        "qwen3-asr-tiny",
-        "--max-steps",
-        "5",
-        "--profile_steps",
-        "2",
-        "--num-workers",
-        "0",
-    ]
-    flags += ["--batch-seconds", "2", "--tensorboard=0", "--save-steps=0"]
+    flags = ["--bucket-dir", str(buckets), "--metrics", str(tmp_path / "metrics.json")]
+    flags += ["--model=qwen3-asr-tiny", "--max-steps=5", "--profile_steps=2", "--num-workers=0"]
+    flags += ["--batch-seconds=2", "--tensorboard=0", "--save-steps=0"]
     assert train_model.main(flags) == 0
     assert capfd.readouterr().err.endswith("5 steps done; metrics.json, but no model, is there\n")
     assert (tmp_path / "trace.json.gz").exists() and not (tmp_path / "model").exists()
@@ -243,23 +223,22 @@ def test_a_profile_names_the_parts_of_qwen_and_the_end_promises_no_model(buckets
 
 
 def test_a_changed_setting_begins_a_new_run_and_keeps_the_old(buckets, tmp_path):
-    train_here(buckets, tmp_path, "--max-steps", "2")
-    train_here(buckets, tmp_path, "--max-steps", "3")
+    train_here(buckets, tmp_path, "--max-steps=2")
+    train_here(buckets, tmp_path, "--max-steps=3")
     assert [step for step, _ in losses(tmp_path)] == [1, 2, 3], "a longer run goes on"
-    train_here(buckets, tmp_path, "--max-steps", "2", "--lr", "5e-4")
+    train_here(buckets, tmp_path, "--max-steps=2", "--lr=5e-4")
     assert [step for step, _ in losses(tmp_path)] == [1, 2]
     assert len(list((tmp_path / "previous").glob("*/checkpoints"))) == 1
 
 
 def test_the_baseline_to_compare_with_trains_too(buckets, tmp_path):
-    chosen = ["--loader", "baseline", "--save-steps", "0"]
+    chosen = ["--loader=baseline", "--save-steps=0"]
     # As nothing is saved, a longer one begins anew, and measures each step once.
     for steps in (2, 3):
         metrics = train(buckets, tmp_path, *chosen, "--max-steps", str(steps), ranks=2)
         assert metrics["loader"] == "baseline" and metrics["optimizer_steps"] == steps
         assert jsonl.read(tmp_path / "throughput.json")
-        lines = (tmp_path / "steps.jsonl").read_bytes().splitlines()
-        measured = [json.loads(line)["step"] for line in lines]
+        measured = [line["step"] for line in jsonl.whole_lines(tmp_path / "steps.jsonl")]
         logged = [step for step, _ in losses(tmp_path)]
         assert measured == logged == list(range(1, steps + 1))
         # No gigabytes of a model that nobody wants.
@@ -270,13 +249,13 @@ def test_the_baseline_to_compare_with_trains_too(buckets, tmp_path):
     ("arguments", "message"),
     [
         (["--model", "no/such"], "no/such"),
-        (["--calibration", "none.json"], "asr_calibrate"),
-        (["--bucket_config", "none.json"], "asr_calibrate"),  # as the original script spells it
+        (["--calibration=none.json"], "asr_calibrate"),
+        (["--bucket_config=none.json"], "asr_calibrate"),  # as the original script spells it
         (["--lr", "-1"], "lr"),
     ],
 )
 def test_errors_are_one_line(buckets, tmp_path, capfd, arguments, message):
-    assert train_model.main(flags(buckets, tmp_path, "--max-steps", "1", *arguments)) == 1
+    assert train_model.main(flags(buckets, tmp_path, "--max-steps=1", *arguments)) == 1
     log = capfd.readouterr().err
     assert message in log and "Traceback" not in log
 
@@ -290,7 +269,7 @@ def test_grad_acc_of_a_flat_calibration_counts(buckets, tmp_path):
     sizes = zip(BucketConfig.read(buckets).ids, (1, 5), strict=True)
     flat = {name: {"batch_size": 4, "grad_acc": number} for name, number in sizes}
     (tmp_path / "calibrated_bs.json").write_text(json.dumps(flat))
-    arguments = ["--bucket_config", str(tmp_path / "calibrated_bs.json"), "--max-steps", "1"]
+    arguments = ["--bucket_config", str(tmp_path / "calibrated_bs.json"), "--max-steps=1"]
     train_here(buckets, tmp_path / "run", *arguments)
     assert jsonl.read(tmp_path / "run/run.json")["run"]["grad_acc"] == 2
 
