@@ -91,27 +91,15 @@ def _searched(choices: Choices, case: WorstCase, limit_gb: float) -> Found:
         "limit_gb": limit_gb,
         "world_size": choices.world_size,
         "bucket": case.number,
+        "audio_rows": case.audio_rows,
+        "text_rows": case.text_rows,
     }
 
     def worst(rows: int) -> Answer:
-        of_worst = {
-            "kind": "worst",
-            "audio_rows": case.audio_rows[:rows],
-            "text_rows": case.text_rows[:rows],
-            "rows": rows,
-            "steps": choices.steps,
-        }
-        return trial.ask({**request, **of_worst})
+        return trial.ask({**request, "kind": "worst", "rows": rows, "steps": choices.steps})
 
     def soak(rows: int) -> Answer:
-        return trial.ask(
-            {
-                **request,
-                "kind": "soak",
-                "rows": rows,
-                "steps": choices.soak_steps,
-            }
-        )
+        return trial.ask({**request, "kind": "soak", "rows": rows, "steps": choices.soak_steps})
 
     limits = search.Search(limit_gb, case.rows, choices.start_bs, choices.min_bs, choices.max_bs)
     return search.calibrate(limits, worst, soak if choices.soak_steps else None)

@@ -3,6 +3,7 @@ tell."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ _NOTHING = "–"
 _SPLITS = ("test", "dev")
 _FEW = 20  # recordings below which an interval is a rough guess
 
-_STYLES = ("-", "--", ":", "-.")  # of runs that share a colour
+_DASHES = ("-", "--", ":", "-.")  # of runs that share a colour
 _PANELS = (("Training loss", "train", "loss", 1), ("CER of dev (%)", "eval", "cer", 100))
 
 
@@ -183,15 +184,15 @@ def _limits(runs: Sequence[Run]) -> list[str]:
 
 def _learning_curves(runs: Sequence[Run]) -> str:
     """The SVG of loss and error rate over steps: a panel for each, a line for each run."""
+    kinds = itertools.cycle(itertools.product(_DASHES, PALETTE))
+    drawn = [(run, *next(kinds)) for run in runs]
     panels = []
     for title, event, key, scale in _PANELS:
         lines = []
-        for number, run in enumerate(runs):
+        for run, dashes, colour in drawn:
             points = [(step, scale * value) for step, value in run.curve(event, key)]
-            dashes = _STYLES[number // len(PALETTE) % len(_STYLES)]
-            lines.append((PALETTE[number % len(PALETTE)], dashes, points))
+            lines.append((colour, dashes, points))
         panels.append(figures.Curves(title, lines))
     subtitle = "Loss of each line of the training's log, and error rate of each evaluation"
-    colours = [PALETTE[number % len(PALETTE)] for number in range(len(runs))]
-    legend = [(run.name, colour) for run, colour in zip(runs, colours, strict=True)]
+    legend = [(run.name, colour) for run, _, colour in drawn]
     return figures.line_chart("Learning curves", subtitle, panels, legend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.evaluation.hypotheses import Transcribed
 from millrace.asr.loading.collate import Batch
 from millrace.asr.loading.dataset import BucketedDataset
-from millrace.asr.loading.row_table import RowTable
+from millrace.asr.loading.row_table import Row, RowTable
 from millrace.asr.models import registry as models
 from millrace.asr.models.base import AsrModel, Prepared, PrepareInWorker
 from millrace.asr.planning import planner
@@ -80,9 +80,8 @@ class AsrTask(Task):
         count = len(self.table)
         spaced = np.linspace(0, max(count - 1, 0), min(count, _VOCABULARY_ROWS))
         rows = np.unique(spaced.astype(np.int64))
-        for start in range(0, len(rows), 1000):
-            for row in self.table.rows(rows[start : start + 1000]):
-                yield row.transcript
+        for row in _rows(self.table, rows):
+            yield row.transcript
 
     def plan(
         self,
@@ -415,7 +414,12 @@ def audited_model(bucket_dir: str, **given: Any) -> TaskModel:
     return TaskModel(AsrTask(_options(bucket_dir, given)))
 
 
+def _rows(table: RowTable, numbers: Sequence[int] | np.ndarray) -> Iterator[Row]:
+    """The rows of these numbers, of which only some are in memory at a time."""
+    for start in range(0, len(numbers), 1000):
+        yield from table.rows(numbers[start : start + 1000])
+
+
 def _sample_ids(table: RowTable) -> Iterator[str]:
-    for start in range(0, len(table), 1000):
-        for row in table.rows(range(start, min(start + 1000, len(table)))):
-            yield str(row.sample_id)
+    for row in _rows(table, range(len(table))):
+        yield str(row.sample_id)

@@ -50,15 +50,7 @@ class HfModel(AsrModel):
                 config = transformers.AutoConfig.from_pretrained(str(folder), **LOCAL)
                 hf = getattr(model_class, "from_config", model_class)(config)
             else:
-                hf, weights = model_class.from_pretrained(
-                    str(folder),
-                    **LOCAL,
-                    use_safetensors=True,  # reading .bin could run code
-                    dtype=torch.float32,
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,
-                )
-                cls.check_weights(weights, str(folder))
+                hf = cls.with_weights(model_class, folder, str(folder), **LOCAL)
         with loading(folder, cls.hf_classes[1]):
             processor = processor_class.from_pretrained(str(folder), **LOCAL)
         cls._check_extractor(processor.feature_extractor, str(folder))
@@ -77,17 +69,29 @@ class HfModel(AsrModel):
             raise MillraceError(problem, folder, "Choose a model for 16 kHz")
 
     @classmethod
-    def check_weights(cls, weights: Mapping[str, Any], folder: str) -> None:
-        """Raise MillraceError for what transformers would draw at random, if it is no new head."""
+    def with_weights(cls, kind: Any, folder: str | Path, source: str | None, **how: Any) -> Any:
+        """A model of transformers' class `kind` by its `from_pretrained(source, **how)`.
+
+        Raises MillraceError for what transformers would draw at random, if it is no new head.
+        """
+        hf, weights = kind.from_pretrained(
+            source,
+            **how,
+            use_safetensors=True,  # reading .bin could run code
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
         missing = sorted(weights["missing_keys"])
         lost = [f"{name} is of another shape" for name, *_ in weights["mismatched_keys"]]
         lost += [f"{name} is missing" for name in missing if not name.startswith(cls.head)]
         if lost:
             problem = f"{counted(len(lost), 'weight')} cannot be loaded: {lost[0]}"
-            raise MillraceError(problem, folder, COPY_AGAIN)
+            raise MillraceError(problem, str(folder), COPY_AGAIN)
         if missing:
             count = counted(len(missing), "weight")
             log.warning("%s: %s missing, drawn at random: %s", folder, count, missing[0])
+        return hf
 
     def save_pretrained(self, folder: str | Path) -> None:
         quieten()

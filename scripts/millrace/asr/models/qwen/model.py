@@ -206,15 +206,7 @@ def _from_qwen_asr(folder: str | Path) -> tuple[Any, Any]:
         if without_weights():
             hf = kind(config)
         else:
-            hf, weights = kind.from_pretrained(
-                None,
-                config=config,
-                state_dict=state,
-                dtype=torch.float32,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
-            QwenModel.check_weights(weights, str(folder))
+            hf = QwenModel.with_weights(kind, folder, None, config=config, state_dict=state)
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **LOCAL)
         features = orjson.loads(layout.read_files(folder).get("preprocessor_config.json", b"{}"))
         names = features.keys() & {"feature_size", "n_fft", "hop_length"}
