@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +25,24 @@ def write(
     Members whose number is in `broken` hold no audio. The last row of a bucket is its longest; the
     first has the longest transcript, by `more` times two words."""
     folder.mkdir(parents=True, exist_ok=True)
-    rng, tar = np.random.default_rng(3), folder / "clips.tar"
-    members, rows_of, number = {}, {}, 0
+    rng = np.random.default_rng(3)
+    tar = folder / "clips.tar"
+    members, rows = {}, {}
     for bucket, (count, low, high) in buckets.items():
-        rows_of[bucket] = []
+        rows[bucket] = []
         for place, seconds in enumerate(np.sort(rng.uniform(low, high, count)).round(3).tolist()):
+            number = len(members)
             name = f"clip_{number}.flac"
             raw = audio_tars.encoded(audio_tars.noise(int(seconds * audio_tars.RATE), number))
             members[name] = b"no audio" if number in broken else raw
             text = f"number {number} said" + " and more" * (more if place == 0 else 0)
-            row = {
-                "tar_path": str(tar),
-                "tar_member_name": name,
-                "duration_s": seconds,
-                "sample_id": number,
-            }
-            rows_of[bucket].append({**row, "transcript": text, "language": "English"})
-            number += 1
+            row = {"tar_path": str(tar), "tar_member_name": name, "duration_s": seconds}
+            row |= {"sample_id": number, "transcript": text, "language": "English"}
+            rows[bucket].append(row)
     places = audio_tars.write_tar(tar, members)
-    for row in (row for rows in rows_of.values() for row in rows):
+    for row in itertools.chain(*rows.values()):
         row["offset"], row["size"] = places[row["tar_member_name"]]
-    return audio_tars.write_buckets(folder / "buckets", rows_of, [tar]) / "bucket_config.json"
+    return audio_tars.write_buckets(folder / "buckets", rows, [tar]) / "bucket_config.json"
 
 
 def request(
@@ -60,6 +58,11 @@ def request(
             "num_workers": 0,
         },
         "settings": {"device": "cpu"},
-        **{"limit_gb": limit_gb, "world_size": 1, "rows": rows, "steps": steps},
-        **{"audio_rows": case.audio_rows, "text_rows": case.text_rows, "bucket": case.number},
+        "limit_gb": limit_gb,
+        "world_size": 1,
+        "rows": rows,
+        "steps": steps,
+        "audio_rows": case.audio_rows,
+        "text_rows": case.text_rows,
+        "bucket": case.number,
     }

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from millrace.asr.loading.collate import Batch
+from millrace.asr.loading.row_table import Row
 
 # Threads that wait for each other on a shared machine take far longer than the sums of these small
 # models.
@@ -22,9 +23,8 @@ def clip(seconds: float, seed: int = 0) -> np.ndarray:
     draws = np.random.default_rng(seed)
     count = int(seconds * 16_000)
     pitches = np.repeat(draws.uniform(150, 3000, count // 800 + 1), 800)[:count]
-    sound = 0.3 * np.sin(2 * np.pi * np.cumsum(pitches) / 16_000) + 0.01 * draws.standard_normal(
-        count
-    )
+    sound = 0.3 * np.sin(2 * np.pi * np.cumsum(pitches) / 16_000)
+    sound += 0.01 * draws.standard_normal(count)
     return sound.astype(np.float32)
 
 
@@ -35,21 +35,15 @@ def batch(
     first: int = 0,
 ) -> Batch:
     """A batch of clips `first`, `first` + 1, ... of these lengths; texts and languages in turn."""
-    clips = [clip(length, first + number) for number, length in enumerate(seconds)]
-    audio = torch.zeros(len(clips), max(map(len, clips), default=0))
-    for row, sound in enumerate(clips):
-        audio[row, : len(sound)] = torch.from_numpy(sound)
-    return Batch(
-        step=0,
-        audio=audio,
-        lengths=torch.tensor([len(sound) for sound in clips], dtype=torch.int64),
-        transcripts=[texts[row % len(texts)] for row in range(len(clips))],
-        languages=[languages[row % len(languages)] for row in range(len(clips))],
-        rows=np.arange(len(clips)),
-        sample_ids=np.arange(first, first + len(clips), dtype=np.uint64),
-        duration_s=np.array(seconds, dtype=np.float32),
-        planned=len(clips),
-    )
+    clips = []
+    rows = []
+    for number, length in enumerate(seconds):
+        text = texts[number % len(texts)]
+        language = languages[number % len(languages)]
+        clips.append(torch.from_numpy(clip(length, first + number)))
+        rows.append(Row(number, 0, 0, 0, first + number, length, text, language))
+    audio = torch.nn.utils.rnn.pad_sequence(clips, batch_first=True) if clips else torch.zeros(0, 0)
+    return Batch.of(rows, list(map(len, clips)), step=0, audio=audio, planned=len(clips))
 
 
 def sounds(clips: Batch) -> list[np.ndarray]:

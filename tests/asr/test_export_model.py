@@ -13,7 +13,7 @@ def test_any_checkpoint_becomes_a_model_and_the_best_by_dev_error_is_kept(tmp_pa
     data = audio_tars.corpus(tmp_path, tars=2, members=90)
     write_splits(data, dev="train/b_0_3.parquet")
     run = tmp_path / "run"
-    flags = ["--bucket-dir", str(data), "--output-dir", str(run)]
+    flags = [f"--bucket-dir={data}", f"--output-dir={run}"]
     flags += ["--model-options", '{"hidden": 16, "channels": 4}']
     flags += [
         "--batch-seconds=3",
@@ -30,7 +30,7 @@ def test_any_checkpoint_becomes_a_model_and_the_best_by_dev_error_is_kept(tmp_pa
     }
     best = jsonl.read(run / "checkpoints/best/checkpoint.json")["step"]
     assert best == min(rates, key=rates.get) and len(rates) == 4
-    export = ["--bucket-dir", str(data), "--metrics", str(run / "metrics.json"), "--output"]
+    export = [f"--bucket-dir={data}", f"--metrics={run}/metrics.json", "--output"]
     for name, more in (("best", []), ("last", ["--checkpoint=last"])):
         assert export_model.main([*export, str(tmp_path / name), *more]) == 0
     weights = [

@@ -79,7 +79,7 @@ def merge_files(folder: Path, calibrations: dict[str, dict]) -> tuple[int, Path]
         atomic.write_json(folder / f"{name}.json", value)
     paths = [str(folder / f"{name}.json") for name in calibrations]
     config, output = buckets(folder / "buckets"), folder / "calibrated_bs.json"
-    flags = ["--bucket-config", str(config), "--output", str(output), "--calibrations", *paths]
+    flags = [f"--bucket-config={config}", f"--output={output}", "--calibrations", *paths]
     return merge_calibration.main(flags), output
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import json
 import re
 from pathlib import Path
 
@@ -35,16 +34,20 @@ def built(tmp_path_factory) -> tuple[Path, list[Path]]:
     return buckets, runs
 
 
+@pytest.fixture
+def runs(built) -> list[Run]:
+    return list(map(Run, built[1]))
+
+
 def train(buckets: Path, metrics: Path, lr: str) -> int:
-    flags = ["--bucket-dir", str(buckets), "--metrics", str(metrics), "--lr", lr]
+    flags = [f"--bucket-dir={buckets}", f"--metrics={metrics}", f"--lr={lr}", "--max-steps=2"]
     flags += ["--model-options", '{"hidden": 8, "channels": 2}']
-    return train_model.main([*flags, *["--num-workers=0", "--tensorboard=0", "--max-steps=2"]])
+    return train_model.main([*flags, "--num-workers=0", "--tensorboard=0"])
 
 
 def report(buckets: Path, runs: list[Path], target: Path) -> int:
-    config = str(buckets / "bucket_config.json")
-    places = ["--buckets", config, "--summary", str(target)]
-    return report_runs.main(["--runs", *map(str, runs), *places])
+    places = [f"--buckets={buckets}/bucket_config.json", f"--summary={target}"]
+    return report_runs.main([*places, "--runs", *map(str, runs)])
 
 
 def test_the_hypotheses_add_up_to_the_rates_of_the_run(built):
@@ -71,48 +74,47 @@ def test_a_run_resumed_behind_its_last_evaluation_has_all_of_it(built):
     assert (jsonl.read(metrics)["error_rates"], lines.read_bytes()) == before
 
 
-def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built, tmp_path):
-    buckets, runs = built
-    assert report(buckets, runs, tmp_path / "runs.html") == 0
+def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built, runs, tmp_path):
+    buckets, metrics = built
+    assert report(buckets, metrics, tmp_path / "runs.html") == 0
     html = (tmp_path / "runs.html").read_text()
     shown = Page(html)
     sections = "Runs side by side, Learning curves, Error rates, Worst clips"
     assert list(shown.outline) == sections.split(", ")
     side = shown.by_name("Runs side by side", values=True)
-    rates = [jsonl.read(run)["error_rates"]["test"] for run in runs]
-    assert side["test: CER"] == [pytest.approx(of["overall"]["cer"], abs=1e-6) for of in rates]
+    rates = [run.rates["test"]["overall"]["cer"] for run in runs]
+    assert side["test: CER"] == pytest.approx(rates, abs=1e-6)
     assert side["lr"] == ["0.001", "0.01"]
     assert list(shown.by_name("test: error rates by duration")) == ["b_0_0.1", "b_0.1_5", "All"]
     assert "test of first has 12" in shown.text
     sounds = re.findall(r'src="data:audio/(\w+);base64,([^"]+)"', html)
     assert len(sounds) == 12 and all(base64.b64decode(of)[:4] == b"fLaC" for _, of in sounds)
-    lines = map(json.loads, (runs[0].parent / "hypotheses.jsonl").read_text().splitlines())
-    worst = max(line["edits"] / line["characters"] for line in lines if line["split"] == "test")
+    lines = [line for line in runs[0].hypotheses if line["split"] == "test"]
+    worst = max(line["edits"] / line["characters"] for line in lines)
     assert f"first, {100 * worst:.0f} %" in shown.text
-    clips = worst_clips([Run(run) for run in runs], BucketConfig.read(buckets))
+    clips = worst_clips(runs, BucketConfig.read(buckets))
     assert [clip.line["split"] for clip in clips] == ["test"] * 12
     assert [clip.rate for clip in clips] == sorted((clip.rate for clip in clips), reverse=True)
 
     # Clips that are gone have no player, and the page is made all the same.
     for tar in buckets.parent.glob("t*.tar"):
         tar.rename(tar.with_suffix(".gone"))
-    assert report(buckets, runs, tmp_path / "runs.html") == 0
+    assert report(buckets, metrics, tmp_path / "runs.html") == 0
     assert "The audio is no longer in the buckets." in (tmp_path / "runs.html").read_text()
     for tar in buckets.parent.glob("t*.gone"):
         tar.rename(tar.with_suffix(".tar"))
 
 
-def test_a_clip_that_one_run_alone_has_transcribed_has_its_rate(built):
+def test_a_clip_that_one_run_alone_has_transcribed_has_its_rate(built, runs):
     config = BucketConfig.read(built[0])
-    first, second = map(Run, built[1])
+    first, second = runs
     alone = worst_clips([first], config)
     second.hypotheses = []
     both = worst_clips([first, second], config)
     assert [clip.rate for clip in both] == [clip.rate for clip in alone]
 
 
-def test_the_rate_of_a_clip_is_the_mean_over_runs_and_without_a_test_it_is_of_dev(built):
-    runs = list(map(Run, built[1]))
+def test_the_rate_of_a_clip_is_the_mean_over_runs_and_without_a_test_it_is_of_dev(built, runs):
     for run, share in zip(runs, (0, 1), strict=True):
         dev = [line for line in run.hypotheses if line["split"] == "dev"]
         run.hypotheses = [{**line, "edits": share * line["characters"]} for line in dev]
@@ -121,8 +123,8 @@ def test_the_rate_of_a_clip_is_the_mean_over_runs_and_without_a_test_it_is_of_de
     assert [(clip.rate, clip.audio) for clip in worst_clips(runs, config)] == [(0.5, "")] * 12
 
 
-def test_of_clips_of_one_rate_the_twenty_of_the_longest_texts_are_shown(built):
-    run = Run(built[1][0])
+def test_of_clips_of_one_rate_the_twenty_of_the_longest_texts_are_shown(built, runs):
+    run = runs[0]
     line = {**run.hypotheses[-1], "edits": 0}
     run.hypotheses = [
         {**line, "sample_id": 1000 + number, "characters": number // 2, "key": "ba"[number % 2]}
@@ -146,10 +148,10 @@ def test_a_curve_is_that_of_one_event(tmp_path):
     )
 
 
-def test_runs_of_one_colour_have_lines_of_another_kind_and_rates_are_per_cent(built, monkeypatch):
+def test_runs_of_one_colour_have_lines_of_another_kind_and_rates_are_per_cent(runs, monkeypatch):
     charts = []
     monkeypatch.setattr(page.figures, "line_chart", lambda *chart: charts.append(chart) or "")
-    run = Run(built[1][0])
+    run = runs[0]
     page.render([run] * 8, [])
     ((_, _, (loss, cer), _),) = charts
     kinds = [(colour, dashes) for colour, dashes, _ in loss.lines]
@@ -169,8 +171,8 @@ def test_the_page_says_which_rows_are_also_held_out(built, tmp_path):
     assert "3 rows of train that are also in test: kept." in shown.text
 
 
-def test_the_page_shows_in_what_runs_differ(built):
-    first, second = map(Run, built[1])
+def test_the_page_shows_in_what_runs_differ(runs):
+    first, second = runs
     for run, folder, cer in ((first, "here", 0.5), (second, "there", 0.25)):
         run.settings |= {"model": f"/{folder}/model", "seed": 1}
         run.metrics["seconds"], run.metrics["test"]["loss"] = 7200.0, 4 * cer
@@ -196,8 +198,8 @@ def test_the_page_shows_in_what_runs_differ(built):
     assert "evaluated on different samples" in shown.text
 
 
-def test_few_recordings_are_less_than_twenty(built):
-    run = Run(built[1][0])
+def test_few_recordings_are_less_than_twenty(runs):
+    run = runs[0]
     few = []
     for count in (19, 20):
         for split in run.rates.values():

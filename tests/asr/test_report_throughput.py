@@ -23,9 +23,9 @@ PROFILE = "Time of the profiled steps by phase"
 
 def _write(folder: Path, **changed: dict) -> list[str]:
     """Write the runs; the arguments of the step."""
-    arguments = ["--buckets", str(bucket_config(folder))]
+    arguments = [f"--buckets={bucket_config(folder)}"]
     for role, run in write_runs(folder, **changed).items():
-        arguments += [f"--{role}", str(run / "metrics.json")]
+        arguments.append(f"--{role}={run}/metrics.json")
     seconds = {"data wait": 0.1, "forward": 1.0, "forward: mel": 0.25}
     phases = [
         {"phase": name, "host_seconds": spent, "device_seconds": 0.5 * spent}
@@ -34,7 +34,7 @@ def _write(folder: Path, **changed: dict) -> list[str]:
     facts = {"steps": 10, "seconds": 2.0, "phases": phases, "trace": "t.json.gz"}
     atomic.write_json(folder / "profile" / "profile.json", facts)
     for flag, name in zip(("--summary", "--result"), OUTPUTS, strict=True):
-        arguments += [flag, str(folder / name)]
+        arguments.append(f"{flag}={folder}/{name}")
     return arguments
 
 

@@ -44,7 +44,7 @@ def buckets(tmp_path_factory):
 
 
 def flags(buckets: Path, run: Path, *more: str) -> list[str]:
-    places = ["--bucket-dir", str(buckets), "--metrics", str(run / "metrics.json")]
+    places = [f"--bucket-dir={buckets}", f"--metrics={run}/metrics.json"]
     return [*places, *MODEL, *COMMON, *more]
 
 
@@ -208,7 +208,7 @@ def test_two_ranks_end_with_the_same_weights_and_all_samples(buckets, tmp_path):
 
 
 def test_a_profile_names_the_parts_of_qwen_and_the_end_promises_no_model(buckets, tmp_path, capfd):
-    flags = ["--bucket-dir", str(buckets), "--metrics", str(tmp_path / "metrics.json")]
+    flags = [f"--bucket-dir={buckets}", f"--metrics={tmp_path}/metrics.json"]
     flags += ["--model=qwen3-asr-tiny", "--max-steps=5", "--profile_steps=2", "--num-workers=0"]
     flags += ["--batch-seconds=2", "--tensorboard=0", "--save-steps=0"]
     assert train_model.main(flags) == 0
@@ -235,7 +235,7 @@ def test_the_baseline_to_compare_with_trains_too(buckets, tmp_path):
     chosen = ["--loader=baseline", "--save-steps=0"]
     # As nothing is saved, a longer one begins anew, and measures each step once.
     for steps in (2, 3):
-        metrics = train(buckets, tmp_path, *chosen, "--max-steps", str(steps), ranks=2)
+        metrics = train(buckets, tmp_path, *chosen, f"--max-steps={steps}", ranks=2)
         assert metrics["loader"] == "baseline" and metrics["optimizer_steps"] == steps
         assert jsonl.read(tmp_path / "throughput.json")
         measured = [line["step"] for line in jsonl.whole_lines(tmp_path / "steps.jsonl")]
@@ -269,7 +269,7 @@ def test_grad_acc_of_a_flat_calibration_counts(buckets, tmp_path):
     sizes = zip(BucketConfig.read(buckets).ids, (1, 5), strict=True)
     flat = {name: {"batch_size": 4, "grad_acc": number} for name, number in sizes}
     (tmp_path / "calibrated_bs.json").write_text(json.dumps(flat))
-    arguments = ["--bucket_config", str(tmp_path / "calibrated_bs.json"), "--max-steps=1"]
+    arguments = [f"--bucket_config={tmp_path}/calibrated_bs.json", "--max-steps=1"]
     train_here(buckets, tmp_path / "run", *arguments)
     assert jsonl.read(tmp_path / "run/run.json")["run"]["grad_acc"] == 2
 

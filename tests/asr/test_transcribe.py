@@ -128,23 +128,23 @@ def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tm
     bad.write_text("no audio")
     missing, output = tmp_path / "c.flac", tmp_path / "x.jsonl"
     output.touch()  # as mktemp does
-    arguments = ["--model", str(model), good, str(bad), str(missing)]
-    assert transcribe.main([*arguments, "--output", str(output), "--language", "de"]) == 1
+    arguments = [f"--model={model}", good, str(bad), str(missing)]
+    assert transcribe.main([*arguments, f"--output={output}", "--language=de"]) == 1
     lines = jsonl.whole_lines(output)
     assert [bool(line["error"]) for line in lines] == [False, True, True]
     assert lines[2]["error"] == "No such file or directory" and lines[0]["language"] == "de"
-    assert transcribe.main(arguments[:3]) == 0
+    assert transcribe.main(arguments[:2]) == 0
     printed = capsys.readouterr()
     assert printed.out == f"{good}\t{lines[0]['text']}\n"
     assert f"{missing}: No such file or directory" in printed.err
     # What the shell makes of `--output *.flac`: a recording is not written over; nor is a name
     # lost.
     before = Path(good).read_bytes()
-    assert transcribe.main([*arguments[:2], str(missing), "--output", good]) == 1
+    assert transcribe.main([arguments[0], str(missing), "--output", good]) == 1
     assert Path(good).read_bytes() == before
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff.flac")
     Path(odd).write_bytes(before)
-    assert transcribe.main([*arguments[:2], odd, "--output", str(output)]) == 0
+    assert transcribe.main([arguments[0], odd, f"--output={output}"]) == 0
     assert jsonl.read(output)["file"].endswith(r"odd\udcff.flac")
 
 

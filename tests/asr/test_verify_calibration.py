@@ -23,7 +23,7 @@ LONG = pytest.mark.long
 
 def flags(config: Path, *more: str) -> list[str]:
     model = json.dumps(corpus.MODEL_OPTIONS)
-    return ["--bucket-config", str(config), "--device=cpu", "--model-options", model, *more]
+    return [f"--bucket-config={config}", "--device=cpu", f"--model-options={model}", *more]
 
 
 @pytest.mark.parametrize(("limit", "code"), [("16", 0), ("0.1", 1)])
@@ -31,8 +31,8 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
     config = corpus.write(tmp_path, {"b_0_1": (24, 0.2, 0.3), "b_1_2": (24, 0.4, 0.5)})
     calibration, output = tmp_path / "calibrated_bs.json", tmp_path / "verified.json"
     calibration.write_text(json.dumps({"b_0_1": {"batch_size": 4}, "b_1_2": {"batch_size": 3}}))
-    arguments = flags(config, "--max_memory_gb", limit, "--soak-steps", "6")
-    arguments += ["--calibration", str(calibration), "--output", str(output)]
+    arguments = flags(config, f"--max_memory_gb={limit}", "--soak-steps=6")
+    arguments += [f"--calibration={calibration}", f"--output={output}"]
     errors = tmp_path / "stderr"
     ranks = forks.start_ranks(2, lambda: verify_calibration.main(arguments), errors)
     assert forks.joined(ranks) == [code, code], errors.read_text()[-3000:]
@@ -81,7 +81,7 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
     names = ("b_0_1", "b_1_2")
     config = corpus.write(tmp_path, {names[0]: (24, 0.2, 0.3), names[1]: (24, 0.4, 0.5)})
     monkeypatch.chdir(tmp_path)
-    verify_all = flags(config, "--mode", "verify_all", "--max-memory-gb", "16")
+    verify_all = flags(config, "--mode=verify_all", "--max-memory-gb=16")
 
     def calibrated(rows: int) -> None:
         # The last is left over from other edges.
@@ -93,7 +93,7 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
         """What it logs; in a fork, as it limits the memory of its process."""
         errors = tmp_path / "stderr"
         errors.unlink(missing_ok=True)
-        arguments = [*verify_all, "--soak-steps", str(soak)]
+        arguments = [*verify_all, f"--soak-steps={soak}"]
         verifying = forks.start(lambda: calibrate_bucket_bs.main(arguments), errors)
         assert forks.joined([verifying]) == [0], errors.read_text()
         return errors.read_text()
@@ -117,7 +117,7 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
 
 def test_a_missing_calibration_is_said_in_one_line(tmp_path, capfd):
     config, output = corpus.write(tmp_path, {"b_0_1": (3, 0.2, 0.3)}), tmp_path / "out.json"
-    places = ["--calibration", str(tmp_path / "none.json"), "--output", str(output)]
-    assert verify_calibration.main(flags(config, *places, "--max-memory-gb", "2")) == 1
+    places = [f"--calibration={tmp_path}/none.json", f"--output={output}"]
+    assert verify_calibration.main(flags(config, *places, "--max-memory-gb=2")) == 1
     log = capfd.readouterr().err
     assert "no calibration" in log and "Traceback" not in log and not output.exists()

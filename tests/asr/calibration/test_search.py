@@ -26,6 +26,7 @@ class Device:
     each: float = 0.1
     power: float = 1.0
     crash: float = 15.0
+    at_first: float = 1.0  # the share of `fixed` before the first step, without optimiser's state
     jumps: tuple[tuple[int, float], ...] = ()
     noise: float = 0.0
     seed: int = 0
@@ -43,8 +44,7 @@ class Device:
         if peak > self.crash:
             message = "tried to allocate 2 GB"
             return {"oom": True, "steps": 0, "heaviest": heaviest, "message": message}
-        # Before the first step the optimiser has no state yet.
-        peaks = {"peak_gb": peak, "step_peak_gb": peak, "fixed_gb": self.fixed / 4}
+        peaks = {"peak_gb": peak, "step_peak_gb": peak, "fixed_gb": self.fixed * self.at_first}
         return {"oom": False, "steps": 5, "heaviest": heaviest, **peaks}
 
 
@@ -82,7 +82,8 @@ def uneven_devices(draw: st.DrawFn) -> Device:
     each = (limit - fixed) / largest_rows**power
     jump = st.tuples(st.integers(2, math.ceil(largest_rows) + 2), st.floats(0, (limit - fixed) / 2))
     jumps, noise = draw(st.lists(jump, max_size=3)), draw(st.sampled_from([0.0, 0.02]))
-    return Device(fixed, each, power, limit, tuple(jumps), noise, draw(st.integers(0, 10**6)))
+    seed = draw(st.integers(0, 10**6))
+    return Device(fixed, each, power, limit, 0.25, tuple(jumps), noise, seed)
 
 
 @settings(max_examples=1000, deadline=None)
@@ -106,11 +107,11 @@ def test_few_trials_find_the_batch_where_memory_that_ran_out_has_no_peak(device,
 @pytest.mark.parametrize(
     ("device", "start", "most"),
     [
-        (Device(27.0, 0.5, crash=130.0), 32, 5),
-        (Device(10.0, 0.0065, 1.45, crash=130.0), 32, 9),
-        (Device(31.0, 0.7, crash=130.0, jumps=((120, 20.0),)), 32, 8),
-        (Device(20.0, 0.1, crash=130.0, jumps=((600, 20.0),)), 32, 10),
-        (Device(20.0, 0.1, crash=130.0, jumps=((600, 60.0),)), 32, 9),
+        (Device(27.0, 0.5, 1.0, 130.0, 0.25), 32, 5),
+        (Device(10.0, 0.0065, 1.45, 130.0, 0.25), 32, 9),
+        (Device(31.0, 0.7, 1.0, 130.0, 0.25, ((120, 20.0),)), 32, 8),
+        (Device(20.0, 0.1, 1.0, 130.0, 0.25, ((600, 20.0),)), 32, 10),
+        (Device(20.0, 0.1, 1.0, 130.0, 0.25, ((600, 60.0),)), 32, 9),
         (Device(10.0, 0.05, 1.3, crash=195.0), 8, 6),
         # The first batch is far too large; it has a peak, or none.
         (Device(31.0, 5.0, 0.8, crash=13_000.0), 300, 5),
