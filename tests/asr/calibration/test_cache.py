@@ -29,16 +29,19 @@ def test_the_key_changes_with_all_that_decides_on_memory(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_asr", "layers": 28}')
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     of_folder = {"options": TrainOptions("buckets", model=str(tmp_path))}
-    before, of_loop = (
-        key(**of_folder),
-        {"precision": "32-true", "grad_acc": 2, "gradient_checkpointing": 0},
-    )
+    before = key(**of_folder)
     keys = [
-        *(key(), before),
-        *(key({**DEVICE, "name": "NVIDIA H100"}), key({**DEVICE, "memory_gb": 79.1})),
+        key(),
+        before,
+        key({**DEVICE, "name": "NVIDIA H100"}),
+        key({**DEVICE, "memory_gb": 79.1}),
         key(options=replace(OPTIONS, model_options={"hidden": 65})),
-        *(key(settings=replace(SETTINGS, **{name: value})) for name, value in of_loop.items()),
-        *(key(max_memory_gb=60.0), key(world_size=16), key(soak_steps=400)),
+        key(settings=replace(SETTINGS, precision="32-true")),
+        key(settings=replace(SETTINGS, grad_acc=2)),
+        key(settings=replace(SETTINGS, gradient_checkpointing=0)),
+        key(max_memory_gb=60.0),
+        key(world_size=16),
+        key(soak_steps=400),
     ]
     assert all(before[package][:1].isdigit() for package in ("torch", "transformers"))
     assert key()["transformers"] == "", "our own model needs none"

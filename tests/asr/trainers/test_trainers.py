@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from transformers import TrainingArguments
 
-from millrace.asr.planning.loader import open_loader
+from millrace.asr.planning.loader import RankLoader, open_loader
 from millrace.asr.trainers.hf import PlannedTrainer
 from millrace.asr.trainers.lightning import PlannedData
 from millrace.asr.trainers.weights import send_weights, take_weight
@@ -36,6 +36,15 @@ def arguments(folder: Path, **options: Any) -> TrainingArguments:
     return TrainingArguments(str(folder / "out"), **own)
 
 
+def loader_of(folder: Path, workers: int = 0, **options: Any) -> RankLoader:
+    chosen = {"seconds": SECONDS, "transform": inputs, **options}
+    return open_loader(folder / "buckets", workers, **chosen)
+
+
+def planned(folder: Path, loader: RankLoader, **options: Any) -> PlannedTrainer:
+    return PlannedTrainer(Tiny(), arguments(folder, **options), train_dataset=loader)
+
+
 def train_hf(accumulate: int, folder: Path, launch: Launch) -> None:
     log = Log(folder, launch.killed_at)
 
@@ -45,7 +54,7 @@ def train_hf(accumulate: int, folder: Path, launch: Launch) -> None:
             return super().training_step(model, inputs, *args)
 
     chosen = arguments(folder, gradient_accumulation_steps=accumulate)
-    loader = open_loader(folder / "buckets", launch.workers, seconds=SECONDS, transform=inputs)
+    loader = loader_of(folder, launch.workers)
     trainer = Watched(Tiny(), chosen, train_dataset=loader)
     trainer.train(resume_from_checkpoint=saved_hf(folder) > 0)
     loader.close()
@@ -172,9 +181,8 @@ def test_a_resumed_run_has_the_rates_of_one_that_was_not_stopped(tmp_path, accum
     corpus(tmp_path, members=ROWS // 3)
     trainers = []
     for resumed in (None, tmp_path / "out/checkpoint-10"):
-        chosen = arguments(tmp_path, logging_steps=1, gradient_accumulation_steps=accumulate)
-        loader = open_loader(tmp_path / "buckets", seconds=SECONDS, transform=inputs)
-        trainer = PlannedTrainer(Tiny(), chosen, train_dataset=loader)
+        often = {"logging_steps": 1, "gradient_accumulation_steps": accumulate}
+        trainer = planned(tmp_path, loader_of(tmp_path), **often)
         trainer.train(resume_from_checkpoint=resumed)
         trainers.append(rates(trainer))
     assert trainers[0] == trainers[1]
@@ -189,11 +197,9 @@ def test_a_resumed_run_has_the_rates_of_one_that_was_not_stopped(tmp_path, accum
 def test_a_run_of_so_many_updates_has_them_also_with_more_ranks_than_it_began_with(tmp_path):
     corpus(tmp_path, members=ROWS // 3)
     for updates, ranks in ((30, 1), (60, 3)):
-        place = {"world_size": ranks, "rank": 0}
-        loader = open_loader(tmp_path / "buckets", seconds=SECONDS, transform=inputs, **place)
+        loader = loader_of(tmp_path, world_size=ranks, rank=0)
         loader.set_epoch(40)  # a later one than there are updates
-        chosen = arguments(tmp_path, max_steps=updates, save_steps=30)
-        trainer = PlannedTrainer(Tiny(), chosen, train_dataset=loader)
+        trainer = planned(tmp_path, loader, max_steps=updates, save_steps=30)
         trainer.train(resume_from_checkpoint=ranks > 1)
         assert trainer.state.global_step == updates
 
@@ -201,9 +207,9 @@ def test_a_run_of_so_many_updates_has_them_also_with_more_ranks_than_it_began_wi
 @pytest.mark.parametrize("length", [{"num_train_epochs": 2}, {"max_steps": 20}])
 def test_a_second_call_of_train_begins_anew_and_rates_are_of_rows(tmp_path, length):
     corpus(tmp_path, members=ROWS // 3)
-    loader = open_loader(tmp_path / "buckets", seconds=SECONDS, transform=inputs)
-    chosen = arguments(tmp_path, gradient_accumulation_steps=3, save_strategy="no", **length)
-    trainer = PlannedTrainer(Tiny(), chosen, train_dataset=loader)
+    loader = loader_of(tmp_path)
+    accumulated = {"gradient_accumulation_steps": 3, "save_strategy": "no"}
+    trainer = planned(tmp_path, loader, **accumulated, **length)
     updates = math.ceil(len(loader) / 3)
     for _ in range(2):
         metrics = trainer.train().metrics
@@ -215,11 +221,7 @@ def test_a_second_call_of_train_begins_anew_and_rates_are_of_rows(tmp_path, leng
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 def test_the_weight_counts_also_where_the_outputs_are_asked_for(tmp_path, weight):
-    trainer = PlannedTrainer(
-        Tiny(),
-        arguments(tmp_path),
-        train_dataset=open_loader(corpus(tmp_path), transform=inputs),
-    )
+    trainer = planned(tmp_path, open_loader(corpus(tmp_path), transform=inputs))
     batch = {"x": torch.ones(2, 1), "loss_weight": weight}
     loss, outputs = trainer.compute_loss(trainer.model, batch, return_outputs=True)
     assert loss == weight * outputs["loss"] and outputs["loss"] > 0
@@ -250,8 +252,7 @@ def as_tuple(batch: Any) -> tuple:
 
 
 def test_a_transform_without_a_place_for_the_weight_is_refused(tmp_path):
-    loader = open_loader(corpus(tmp_path), transform=as_tuple)
-    trainer = PlannedTrainer(Tiny(), arguments(tmp_path), train_dataset=loader)
+    trainer = planned(tmp_path, open_loader(corpus(tmp_path), transform=as_tuple))
     with pytest.raises(MillraceError, match="transform gives a tuple, with no place"):
         trainer.train()
 
@@ -279,18 +280,18 @@ def test_ranks_that_share_a_model_are_refused_and_a_part_of_an_epoch_is_one_of_u
     tmp_path, monkeypatch
 ):
     loader = open_loader(corpus(tmp_path), transform=inputs)
-    chosen = arguments(tmp_path, num_train_epochs=1.5, max_steps=2)
-    PlannedTrainer(Tiny(), chosen, train_dataset=loader)
+    length = {"num_train_epochs": 1.5, "max_steps": 2}
+    planned(tmp_path, loader, **length)
     for size in ("get_tp_size", "get_cp_size", "get_sp_size"):
         with monkeypatch.context() as patched:
             patched.setattr(PlannedTrainer, size, lambda trainer: 2)
             with pytest.raises(MillraceError, match="ranks that share a model"):
-                PlannedTrainer(Tiny(), chosen, train_dataset=loader)
+                planned(tmp_path, loader, **length)
 
 
 def test_a_checkpoint_without_the_loaders_state_is_refused(tmp_path):
-    loader = open_loader(corpus(tmp_path), seconds=SECONDS, transform=inputs)
-    trainer = PlannedTrainer(Tiny(), arguments(tmp_path, max_steps=2), train_dataset=loader)
+    corpus(tmp_path)
+    trainer = planned(tmp_path, loader_of(tmp_path), max_steps=2)
     with pytest.raises(ValueError, match="No valid checkpoint"):
         trainer.train(resume_from_checkpoint=True)
     trainer.train()

@@ -43,9 +43,8 @@ def test_the_summary_holds_the_figures_of_both_splits_and_the_model_is_the_train
     write_splits(buckets, dev="train/b_0_3.parquet", test="train/b_3_5.parquet")
     summary = train(buckets, folder, eval_samples=5)
     assert (summary["optimizer_steps"], summary["ranks"], summary["loader"]) == (2, 1, "bucketed")
-    rates = {split: of["overall"] for split, of in summary["error_rates"].items()}
-    assert {split: of["samples"] for split, of in rates.items()} == {"dev": 5, "test": 5}
-    assert rates["test"]["cer"] == summary["test"]["cer"]
+    for split in ("dev", "test"):
+        assert summary["error_rates"][split]["overall"]["samples"] == 5
     facts = jsonl.read(folder / "throughput.json")
     assert (facts["precision"], facts["tf32"]) == ("32-true", "convolutions")
     assert (facts["max_steps"], facts["grad_acc"], facts["lr"]) == (2, 1, SETTINGS.lr)
