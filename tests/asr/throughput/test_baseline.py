@@ -28,8 +28,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> RowTable:
     return RowTable.open(corpus(tmp_path_factory.mktemp("baseline")))
 
 
-def _loader(table: RowTable, size: int, start_step: int = 0, **limits: float) -> BaselineLoader:
-    return BaselineLoader(table, BaselinePlan(table, size, 1, 0), start_step=start_step, **limits)
+def _loader(table: RowTable, size: int, **limits: float) -> BaselineLoader:
+    return BaselineLoader(table, BaselinePlan(table, size, 1, 0), **limits)
 
 
 def test_audio_and_texts_equal_ours_bit_for_bit(table: RowTable) -> None:
@@ -105,7 +105,8 @@ def test_rows_are_shuffled_within_neighbouring_tars(table: RowTable) -> None:
 
 def test_a_pass_starts_at_the_start_step_of_its_plan(table: RowTable) -> None:
     whole = [batch.rows.tolist() for batch in _loader(table, 4)]
-    loader = _loader(table, 4, start_step=3)
+    loader = _loader(table, 4)
+    loader.start_step = 3
     assert len(loader) == 3 and [batch.rows.tolist() for batch in loader] == whole[3:]
     loader.start_step = 1
     assert [(batch.step, batch.rows.tolist()) for batch in loader] == list(enumerate(whole))[1:]

@@ -87,7 +87,6 @@ class BaselineLoader:
         table: RowTable,
         plan: BaselinePlan,
         rank: int = 0,
-        start_step: int = 0,
         *,
         max_open_tars: int = 64,
         max_bad_fraction: float = 0.01,
@@ -95,7 +94,7 @@ class BaselineLoader:
         self.table = table
         self.plan = plan
         self.rank = rank
-        self.start_step = start_step
+        self.start_step = 0
         self.bad = BadSamples(max_bad_fraction, len(table), table.place)
         self._tars = TarfileReader(max_open_tars)
 
