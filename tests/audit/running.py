@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 from millrace.audit.check_loader import make_options, make_parser
 from millrace.audit.checks.findings import VERDICTS, Finding, judge, load
 from millrace.audit.checks.run import audit
 from millrace.audit.runner.guard import Guard
 from millrace.audit.runner.probes import Result
-from millrace.audit.runner.target import Rank, Target
+from millrace.audit.runner.target import Options, Rank, Target
 
 WORLDS = {
     "": "",
@@ -48,6 +49,17 @@ def judged(entry: str, **seen: list[dict]) -> list[Finding]:
     checks = [check for check in load([entry]) if set(check.probes) <= {*seen}]
     results = {name: Result("ok", data, {}, 0.0) for name, data in seen.items()}
     return judge(results, checks)
+
+
+def target_of(loader: object, val: object = None, **options: object) -> SimpleNamespace:
+    """What probes are given: these loaders, neither a model nor a loop, and options."""
+    return SimpleNamespace(
+        loader=lambda: loader,
+        val_loader=lambda: val,
+        model=lambda: None,
+        loop=lambda: None,
+        options=Options("numpy.own:loader", **options),
+    )
 
 
 def probed(probe: Callable, target: Target, folder: Path) -> list[dict]:

@@ -15,20 +15,9 @@ from millrace.audit.probes import batches, colours, edges, figures, labels, memo
 from millrace.audit.probes.first_batch import look
 from millrace.audit.runner.target import Options
 from tests.audit import plain
-from tests.audit.ranks import Clock
 from tests.audit.runner.test_listener import Steps
 from tests.audit.runner.test_walk import Library
-
-
-@pytest.fixture
-def rank(tmp_path) -> Clock:
-    return Clock(0, 1, tmp_path, 0.0, [1000.0])
-
-
-def target_of(**made: object) -> SimpleNamespace:
-    options = Options("numpy.own:loader", ranks=1)
-    makers = {name: lambda thing=thing: thing for name, thing in made.items()}
-    return SimpleNamespace(**{"val_loader": lambda: None, "options": options, **makers})
+from tests.audit.running import target_of
 
 
 class Lazy(ModuleType):
@@ -49,7 +38,7 @@ def test_workers_get_what_a_script_has_set_and_imported_but_its_own_package(rank
 
     seen = look(SimpleNamespace(loader=made, options=Options("numpy.own:loader")), rank)
     assert not seen["wrapped"]
-    assert look(target_of(loader=Steps(plain.good(), 1)), rank)["wrapped"]
+    assert look(target_of(Steps(plain.good(), 1)), rank)["wrapped"]
     assert seen["start_method"] == "spawn" != torch.multiprocessing.get_start_method()
     imported = seen["imported"]
     assert imported["environment"] == {"SET": "2"} and os.environ["KEPT"] == "1"
@@ -60,7 +49,7 @@ def test_workers_get_what_a_script_has_set_and_imported_but_its_own_package(rank
 def test_the_last_batch_is_that_of_each_loader_s_sampler(rank):
     train = DataLoader(plain.Squares(12), batch_size=4, sampler=range(9))
     val = DataLoader(plain.Squares(7), batch_size=3, drop_last=True)
-    seen = edges.edges(target_of(loader=train, val_loader=val, model=None), rank)
+    seen = edges.edges(target_of(train, val), rank)
     assert (seen["train"]["samples"], seen["train"]["batch_size"]) == (9, 4)
     assert (seen["val"]["samples"], seen["val"]["drop_last"]) == (7, True)
 
@@ -69,7 +58,7 @@ def test_the_last_batch_is_that_of_each_loader_s_sampler(rank):
 def test_memory_is_that_of_all_samples_or_of_a_rank_s_part(rank, is_split):
     data = plain.Squares()
     sampler = DistributedSampler(data, num_replicas=2, rank=0) if is_split else None
-    seen = memory.memory(target_of(loader=DataLoader(data, sampler=sampler)), rank)
+    seen = memory.memory(target_of(DataLoader(data, sampler=sampler)), rank)
     assert seen["split"] == is_split
     assert sum(chunk["samples"] for chunk in seen["new"]) == (6 if is_split else 12)
 
@@ -90,7 +79,7 @@ def collated(rows: list[torch.Tensor], packed: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("packed", [1, 2])
 def test_a_row_is_compared_with_its_sample_unless_it_has_several(rank, packed):
     loader = DataLoader(Tokens(), batch_size=4, collate_fn=partial(collated, packed=packed))
-    seen = labels.labels(target_of(loader=loader), rank)
+    seen = labels.labels(target_of(loader), rank)
     assert all(("alone" in row) == (packed == 1) for row in seen["rows"])
     assert seen["special"] == {"eos": 2, "pad": 0}
 

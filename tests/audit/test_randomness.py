@@ -23,7 +23,7 @@ from millrace.audit.runner.target import Options
 from tests.audit import plain
 from tests.audit.mutants.order import SampledStream
 from tests.audit.ranks import BesideALateOne, Clock
-from tests.audit.running import judged
+from tests.audit.running import judged, target_of
 
 BUILD = "tests.audit.mutants:build"
 
@@ -102,12 +102,11 @@ def test_a_second_epoch_is_read_by_all_ranks_with_the_workers_of_the_first(
     tmp_path, rank, persistent, count
 ):
     loader = plain.good(length=400, num_workers=1, persistent_workers=persistent)
-    target = SimpleNamespace(loader=lambda: loader, options=Options("module:good"))
     out_of_time = rank(0, 1, tmp_path, 0.0)
-    assert len(epochs(target, out_of_time)) == count
+    assert len(epochs(target_of(loader), out_of_time)) == count
 
 
-def test_workers_that_seed_by_the_clock_do_so_a_second_apart(tmp_path):
+def test_workers_that_seed_by_the_clock_do_so_a_second_apart(tmp_path, rank):
     times = tmp_path / "times"
 
     def note_time(worker: int) -> None:
@@ -116,21 +115,19 @@ def test_workers_that_seed_by_the_clock_do_so_a_second_apart(tmp_path):
             print(time.time(), file=lines)
 
     loader = plain.good(num_workers=1, worker_init_fn=note_time)
-    target = SimpleNamespace(loader=lambda: loader, options=Options("module:good"))
-    epochs(target, Clock(0, 1, tmp_path, 0.0, [1000.0]))
+    epochs(target_of(loader), rank)
     first, second = map(float, times.read_text().split())
     assert second - first >= 1
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-def test_an_epoch_that_is_told_is_read_without_workers_too_if_they_go_on(tmp_path, persistent):
+def test_an_epoch_that_is_told_is_read_without_workers_too_if_they_go_on(rank, persistent):
     data = Told()
     sampler = DistributedSampler(data, num_replicas=1, rank=0)
     data.epoch = 0
     data.order = sampler
     loader = DataLoader(data, 4, sampler=sampler, num_workers=1, persistent_workers=persistent)
-    target = SimpleNamespace(loader=lambda: loader, options=Options("module:loader"))
-    seen = set_epoch(target, Clock(0, 1, tmp_path, 0.0, [1000.0]))
+    seen = set_epoch(target_of(loader), rank)
     assert (seen["parts"], seen["flags"]) == (["sampler", "dataset"], {"sampler.shuffle": True})
     assert ("main" in seen, "numbers" in seen) == (persistent, False)
 
@@ -142,12 +139,8 @@ class ToldStream(SampledStream):
 @pytest.mark.parametrize(
     ("stream", "parts"), [(SampledStream(), ["dataset.order"]), (ToldStream(), ["dataset"])]
 )
-def test_a_stream_that_is_told_the_epoch_is_to_tell_the_sampler_that_it_holds(
-    tmp_path, stream, parts
-):
-    loader = DataLoader(stream, 4)
-    target = SimpleNamespace(loader=lambda: loader, options=Options("module:loader"))
-    assert set_epoch(target, Clock(0, 1, tmp_path, 0.0, [1000.0]))["parts"] == parts
+def test_a_stream_that_is_told_the_epoch_is_to_tell_the_sampler_that_it_holds(rank, stream, parts):
+    assert set_epoch(target_of(DataLoader(stream, 4)), rank)["parts"] == parts
 
 
 @dataclass(frozen=True)
@@ -161,8 +154,7 @@ class Ticking(Clock):
 
 def test_an_epoch_leaves_time_for_the_next_one(tmp_path):
     loader = plain.good(length=400, num_workers=0)
-    target = SimpleNamespace(loader=lambda: loader, options=Options("module:good"))
-    first, second = epochs(target, Ticking(0, 1, tmp_path, 0.0, [40.0]))
+    first, second = epochs(target_of(loader), Ticking(0, 1, tmp_path, 0.0, [40.0]))
     assert len(first["batches"]) > 1 < len(second["batches"])
     assert not first["ended"] and not second["ended"]
     assert first["left"] and second["left"]
@@ -170,8 +162,7 @@ def test_an_epoch_leaves_time_for_the_next_one(tmp_path):
 
 def test_passes_that_the_time_cuts_short_are_compared_as_far_as_they_came(tmp_path, monkeypatch):
     monkeypatch.setattr(probe, "_shuffles", dict)
-    target = SimpleNamespace(loader=plain.good)
-    seen = probe.source(target, Ticking(0, 1, tmp_path, 0.0, [11.0]))
+    seen = probe.source(target_of(plain.good()), Ticking(0, 1, tmp_path, 0.0, [11.0]))
     assert (len(seen["samples"]), seen["complete"]) == (1, False) and "" in seen["stable"]
 
 
@@ -441,11 +432,10 @@ def test_steps_are_uneven_if_a_rank_ends_before_another(second, loop, is_blamed)
     assert ("fail" in [each.verdict for each in findings]) == is_blamed
 
 
-def test_samples_that_an_evaluation_draws_are_counted_with_those_that_even_out(tmp_path):
+def test_samples_that_an_evaluation_draws_are_counted_with_those_that_even_out(rank):
     data = plain.Squares(5)
     val = DataLoader(data, sampler=DistributedSampler(data, num_replicas=2, rank=0))
-    target = SimpleNamespace(val_loader=lambda: val, loop=lambda: None)
-    seen = loop(target, Clock(0, 1, tmp_path, 0.0))
+    seen = loop(target_of(None, val), rank)
     assert seen["evaluation"] == {"samples": 5, "drawn": 6}
 
 

@@ -62,18 +62,17 @@ def target_of(made: Callable) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(("passes", "ways"), [(1, 0), (2, 1), (3, 1)])
-def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(tmp_path, passes, ways):
-    clock = Clock(0, 1, tmp_path, 0.0, seconds=[1000.0])
+def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(rank, passes, ways):
     begun = []
 
     class Slow(states.Energon):
         def __iter__(self):
             begun.append(self)
             if len(begun) > passes:
-                clock.seconds.clear()
+                rank.seconds.clear()
             yield from super().__iter__()
 
-    seen = resume(target_of(Slow), clock)
+    seen = resume(target_of(Slow), rank)
     assert (len(seen["ways"]), seen["next"]) == (ways, None)
     assert len(begun) == passes + 1
     assert [len(epoch) for epoch in seen["run"]] == [9, 9 if passes > 1 else 1]
@@ -105,9 +104,9 @@ class Told(states.Energon):
         self.state = state
 
 
-def test_a_state_is_restored_as_it_was_saved_with_the_epoch_told_and_untold(tmp_path):
+def test_a_state_is_restored_as_it_was_saved_with_the_epoch_told_and_untold(rank):
     scripts: list[list] = []
-    seen = resume(target_of(lambda: Told(scripts)), Clock(0, 1, tmp_path, 0.0, [1000.0]))
+    seen = resume(target_of(lambda: Told(scripts)), rank)
     assert scripts == [[0, 1], ["restored"], ["restored", 1], [0], ["restored", 1]]
     assert [len(way["passes"][0]) for way in seen["ways"]] == [6, 6]
 
@@ -128,9 +127,9 @@ def test_the_state_of_an_ended_epoch_is_restored_only_if_it_has_ended_in_all_ran
     assert not has_ended or len(seen["next"]["passes"]) == 2
 
 
-def test_the_state_of_a_short_epoch_is_saved_after_its_first_batch(tmp_path, monkeypatch):
+def test_the_state_of_a_short_epoch_is_saved_after_its_first_batch(rank, monkeypatch):
     monkeypatch.setattr(states, "BATCHES", states.BATCHES[:2])
-    seen = resume(target_of(states.Energon), Clock(0, 1, tmp_path, 0.0, [1000.0]))
+    seen = resume(target_of(states.Energon), rank)
     assert (seen["at"], len(seen["ways"])) == (1, 1)
 
 
@@ -153,10 +152,10 @@ class Streamed(IterableDataset, Kept):
     [(Kept(), 0, ""), (Streamed(), 0, "dataset"), (Streamed(), 2, "")],
 )
 def test_the_state_of_a_dataset_is_a_position_only_of_a_stream_without_workers(
-    tmp_path, dataset, workers, how
+    rank, dataset, workers, how
 ):
     loader = DataLoader(dataset, batch_size=4, num_workers=workers)
-    seen = resume(target_of(lambda: loader), Clock(0, 1, tmp_path, 0.0, [1000.0]))
+    seen = resume(target_of(lambda: loader), rank)
     assert seen["how"] == how
 
 

@@ -26,7 +26,8 @@ from millrace.audit.probes.memory import bound
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options, Rank
 from tests.audit import plain
-from tests.audit.running import judged
+from tests.audit.ranks import Clock
+from tests.audit.running import judged, target_of
 
 
 def test_files_that_are_gone_are_named(guard, tmp_path):
@@ -80,10 +81,10 @@ def test_the_room_is_what_is_free_and_a_length_is_counted_in_time(tmp_path, monk
     shm = SimpleNamespace(f_bavail=3, f_blocks=9, f_frsize=4)
     monkeypatch.setattr(contract.os, "statvfs", lambda _: shm)
     monkeypatch.setattr(contract.resource, "getrlimit", lambda _: (5, 9))
-    target = SimpleNamespace(loader=lambda: DataLoader(Sized()), options=Options("a:b", ranks=3))
+    target = target_of(DataLoader(Sized()), ranks=3)
     counted = []
-    for seconds in (60, 0):
-        seen = contract.contract(target, Rank(0, 1, tmp_path, time.monotonic() + seconds))
+    for seconds in (60.0, 0.0):
+        seen = contract.contract(target, Clock(0, 1, tmp_path, 0.0, [seconds]))
         assert (seen["shm"], seen["files"], seen["ranks"]) == (12, 5, 3)
         counted.append(seen["counted"])
     assert counted == [2, None]
@@ -111,11 +112,10 @@ def test_lengths_that_stay_on_the_cpu_are_not_missed():
     ("is_trained", "is_frozen", "word"),
     [(True, False, "raised"), (True, True, "taken"), (False, False, "raised")],
 )
-def test_a_model_is_called_as_it_trains(tmp_path, is_trained, is_frozen, word):
+def test_a_model_is_called_as_it_trains(rank, is_trained, is_frozen, word):
     network = torch.nn.Sequential(torch.nn.BatchNorm1d(1)).train(is_trained)
     network[0].train(is_trained and not is_frozen)
     loader = DataLoader(TensorDataset(torch.rand(4, 1)), batch_size=4)
-    rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
     assert word in model.batch_of_one(network, loader, rank)
 
 
@@ -128,12 +128,11 @@ def test_a_model_that_says_how_it_trains_is_called_so_and_one_row_is_taken_of_wh
 
 
 @pytest.mark.parametrize(("method", "sent"), [("forkserver", "forkserver"), ("fork", "spawn")])
-def test_samples_are_sent_by_the_start_method_of_the_loader(tmp_path, monkeypatch, method, sent):
+def test_samples_are_sent_by_the_start_method_of_the_loader(rank, monkeypatch, method, sent):
     monkeypatch.setattr(methods, "_run", lambda loader, drawn, by, rank: by)
     # Later tests start workers as they did before.
     monkeypatch.setattr(torch.multiprocessing, "set_start_method", lambda *_, **__: None)
-    target = SimpleNamespace(loader=plain.good, options=Options("a:b", start_method=method))
-    rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
+    target = target_of(plain.good(), start_method=method)
     assert methods.methods(target, rank)["runs"] == ["fork", "fork", sent]
     # The second half has the samples of the first.
     notes = [{"samples": [{"x": digest}], "batch": digest} for digest in "ab"]
@@ -144,12 +143,11 @@ def test_samples_are_sent_by_the_start_method_of_the_loader(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(("replicas", "seen"), [(1, 3), (2, 1), (0, 1)])
-def test_a_sampler_of_one_rank_would_be_shared_by_all(tmp_path, replicas, seen):
+def test_a_sampler_of_one_rank_would_be_shared_by_all(rank, replicas, seen):
     data = plain.Squares(12)
     sampler = None
     if replicas:
         sampler = DistributedSampler(data, num_replicas=replicas, rank=0)
-    rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
     loader = DataLoader(data, batch_size=4, sampler=sampler)
     assert edges._edges(loader, rank, 3)["replicas"] == seen
 

@@ -29,7 +29,7 @@ from millrace.audit.probes.splits import _ids, _read, _source, splits
 from millrace.audit.runner.target import Options, Target
 from tests.audit import pictures
 from tests.audit.ranks import Clock
-from tests.audit.running import judged, probed
+from tests.audit.running import judged, probed, target_of
 
 
 @pytest.mark.parametrize(
@@ -402,9 +402,7 @@ def test_both_sets_are_read_whole_if_their_values_are_normalised(tmp_path, mean,
     fitted = torch.tensor([0.0, 2.0])
     table = pictures.Table(rows * fitted.std() + fitted.mean(), fitted)
     loader = DataLoader(table, batch_size=4)
-    target = SimpleNamespace(loader=lambda: loader, val_loader=lambda: loader)
-    target.options = Options("module:loader")
-    [seen] = probed(values, target, tmp_path)
+    [seen] = probed(values, target_of(loader, loader), tmp_path)
     assert ("train" in seen, "val" in seen) == (is_read, is_read)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count, islice
@@ -24,18 +23,12 @@ from millrace.audit.runner.listener import (
     index_list,
     reseed,
 )
-from millrace.audit.runner.target import Rank
 from millrace.audit.runner.trace import described
 from millrace.common.errors import MillraceError
 from tests.audit import plain
 from tests.audit.mutants.randomness import Lazily
 from tests.audit.mutants.rows import Rows, load
 from tests.audit.ranks import Clock
-
-
-@pytest.fixture
-def rank(tmp_path):
-    return Rank(0, 1, tmp_path, time.monotonic() + 100)
 
 
 class Held(plain.Squares):
@@ -276,7 +269,7 @@ def test_loaders_in_a_list_are_listened_to(rank):
 
 @pytest.mark.parametrize("seconds", [100, 0])
 def test_persistent_workers_read_the_next_epoch_too_if_there_is_time(tmp_path, seconds):
-    rank = Rank(0, 1, tmp_path, time.monotonic() + seconds)
+    rank = Clock(0, 1, tmp_path, 0.0, [seconds])
     loader = plain.good(length=400, num_workers=2, persistent_workers=True)
     tap = Listener(loader, rank, max_batches=2)
     tap.run()
