@@ -6,7 +6,6 @@ import io
 import json
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
@@ -28,6 +27,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.fingerprints.matches import Match
 from millrace.common.fingerprints.scale import SEARCHED_STEPS, STEP_SECONDS
 from tests.corpora import RATE, noise
+from tests.tars.tars import write_tar
 from tests.workflow.workflow import ROOT
 
 Clips = dict[str, np.ndarray]
@@ -48,15 +48,11 @@ def folder(root: Path, clips: Clips, form: str = "FLAC") -> Path:
 
 
 def tar(root: Path, clips: Clips) -> Path:
-    root.mkdir(parents=True)
-    path = root / "a-000.tar"
-    with tarfile.open(path, "w") as archive:
-        for name, samples in clips.items():
-            for ending, body in (("txt", b"a text"), ("flac", encoded(samples, "FLAC"))):
-                member = tarfile.TarInfo(f"part/{name}.{ending}")
-                member.size = len(body)
-                archive.addfile(member, io.BytesIO(body))
-    return path
+    members = []
+    for name, samples in clips.items():
+        members.append((f"part/{name}.txt", b"a text"))
+        members.append((f"part/{name}.flac", encoded(samples, "FLAC")))
+    return write_tar(root / "a-000.tar", members)
 
 
 def parquet(root: Path, clips: Clips) -> Path:
@@ -111,8 +107,12 @@ class Result:
 
 @pytest.fixture
 def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    def run(train: Path, test: Path, *more: str) -> Result:
-        argv = ["--train", str(train), "--test", str(test), "--workers", "1", *more]
+    def run(train: Path | Clips, test: Path | Clips, *more: str) -> Result:
+        """The step on two splits: those of clips are made in tmp_path, as folders."""
+        argv = ["--workers", "1", *more]
+        for name, split in (("train", train), ("test", test)):
+            place = folder(tmp_path / name, split) if isinstance(split, dict) else split
+            argv += [f"--{name}", str(place)]
         code = check_splits.main([*argv, "--json", str(tmp_path / "pairs.json")])
         return Result(tmp_path, code, capsys.readouterr().out)
 
@@ -133,9 +133,8 @@ def test_a_cut_copy_is_found_whatever_the_splits_are_kept_in(kind, check, tmp_pa
     assert "by sound, -1.0" in found.printed and "1 pair: 1 by sound" in found.printed
 
 
-def test_splits_that_share_nothing_have_no_pair(check, tmp_path):
-    train = folder(tmp_path / "train", {"a": noise(6, 1)})
-    found = check(train, folder(tmp_path / "test", {"a": noise(6, 2)}))
+def test_splits_that_share_nothing_have_no_pair(check):
+    found = check({"a": noise(6, 1)}, {"a": noise(6, 2)})
     assert (found.code, found.pairs) == (0, []) and found.printed.endswith("no pairs\n")
 
 
@@ -144,13 +143,13 @@ def test_files_behind_a_link_to_a_folder_and_of_long_names_are_compared(check, t
     elsewhere = folder(tmp_path / "elsewhere", {long: noise(6, 1)})
     train = folder(tmp_path / "train", {"a": noise(6, 2)})
     (train / "class").symlink_to(elsewhere)
-    found = check(train, folder(tmp_path / "test", {"x": noise(6, 1)}))
+    found = check(train, {"x": noise(6, 1)})
     assert found.names() == [(f"class/{long}.flac", "x.flac", "bytes")]
 
 
-def test_equal_bytes_under_another_name_are_found_by_them(check, tmp_path):
-    train = folder(tmp_path / "train", {"a": noise(6, 1), "b": noise(6, 2), "c": noise(6, 2)})
-    found = check(train, folder(tmp_path / "test", {"x": noise(6, 2), "y": noise(6, 2)}))
+def test_equal_bytes_under_another_name_are_found_by_them(check):
+    train = {"a": noise(6, 1), "b": noise(6, 2), "c": noise(6, 2)}
+    found = check(train, {"x": noise(6, 2), "y": noise(6, 2)})
     # Each sample of train is named once by its bytes, and with each that sounds alike.
     by_bytes = [names for names in found.names() if names[2] == "bytes"]
     assert by_bytes == [("b.flac", "x.flac", "bytes"), ("c.flac", "x.flac", "bytes")]
@@ -161,23 +160,22 @@ def test_equal_bytes_under_another_name_are_found_by_them(check, tmp_path):
 
 
 @pytest.mark.parametrize("seconds", [5, 12])
-def test_what_long_recordings_share_is_found_with_its_offset(seconds, check, tmp_path):
+def test_what_long_recordings_share_is_found_with_its_offset(seconds, check):
     """A segment of a long recording; and twelve seconds that two of them share."""
     shared = noise(seconds, 1)
     train = np.concatenate([noise(33, 2), shared, noise(20, 3)])
     lead = 0 if seconds == 5 else 47
     test = np.concatenate([noise(lead, 4), shared, noise(lead, 5)])
-    found = check(folder(tmp_path / "train", {"a": train}), folder(tmp_path / "test", {"x": test}))
+    found = check({"a": train}, {"x": test})
     assert found.names() == [("a.flac", "x.flac", "sound")]
     assert found.pairs[0]["offset"] == pytest.approx(lead - 33, abs=0.02)
 
 
 def test_validation_is_compared_with_train_and_with_test(check, tmp_path):
     clips = {name: noise(5, number) for number, name in enumerate("abc")}
-    train = folder(tmp_path / "train", {"a": clips["a"]})
     validation = folder(tmp_path / "validation", {"v": clips["a"], "w": clips["b"]})
-    test = folder(tmp_path / "test", {"x": clips["b"][1600:], "y": clips["c"]})
-    found = check(train, test, "--validation", str(validation))
+    test = {"x": clips["b"][1600:], "y": clips["c"]}
+    found = check({"a": clips["a"]}, test, "--validation", str(validation))
     rows = [
         (pair["sample"], pair["split"], pair["held_out"], pair["of_split"]) for pair in found.pairs
     ]
@@ -194,8 +192,8 @@ def picture(seed: int) -> Image.Image:
 
 
 def test_the_same_picture_is_found_in_another_format_and_size(check, tmp_path):
-    for split in ("train", "test"):
-        (tmp_path / split).mkdir()
+    folder(tmp_path / "train", {})
+    folder(tmp_path / "test", {})
     for number in range(5):
         picture(number).save(tmp_path / f"train/a{number}.png")
     picture(1).save(tmp_path / "test/v.bmp")
@@ -310,7 +308,7 @@ def test_segments_are_of_the_file_that_they_are_cut_from(check, tmp_path):
         tmp_path / "b.jsonl", [{"audio_filepath": "link.flac", "offset": 0, "duration": 6}]
     )
     assert check(train, test).names() == [("a.jsonl:1", "b.jsonl:1", "recording id")]
-    found = check(train, folder(tmp_path / "test", {"x": noise(6, 2)}))
+    found = check(train, {"x": noise(6, 2)})
     assert found.names() == [("a.jsonl:1", "x.flac", "sound")]
 
 
@@ -324,14 +322,8 @@ def test_sound_beside_a_table_that_holds_no_bytes_is_read(check, tmp_path):
 
 
 def test_endings_in_capitals_and_of_several_parts_are_read(check, tmp_path):
-    path = tmp_path / "train/A.TAR"
-    path.parent.mkdir()
-    with tarfile.open(path, "w") as archive:
-        parts = {"seg.FLAC": encoded(noise(5, 1), "FLAC"), "TXT": TEXTS[0].encode()}
-        for ending, body in parts.items():
-            member = tarfile.TarInfo(f"part.0/B.{ending}")
-            member.size = len(body)
-            archive.addfile(member, io.BytesIO(body))
+    sound = ("part.0/B.seg.FLAC", encoded(noise(5, 1), "FLAC"))
+    path = write_tar(tmp_path / "train/A.TAR", [sound, ("part.0/B.TXT", TEXTS[0].encode())])
     (tmp_path / "test").mkdir()
     (tmp_path / "test/X.FLAC").write_bytes(encoded(noise(5, 1)[RATE:], "FLAC"))
     (path.parent / "NOTES.JSON").write_text("no lines")
@@ -361,13 +353,11 @@ def test_the_words_of_tars_and_of_files_beside_sound_are_read(check, tmp_path):
     (train / "c.txt").write_text(TEXTS[2])
     (train / "c.json").write_text('{"id": 3}')
     (train / "c.flac").write_bytes(encoded(noise(4, 3), "FLAC"))
-    (tmp_path / "test").mkdir()
-    with tarfile.open(tmp_path / "test/b.tar", "w") as archive:
-        for name, text, seconds in (("words", TEXTS[1], 5.0), ("more", TEXTS[2], 4.0)):
-            body = json.dumps({"transcript": text, "duration": seconds}).encode()
-            member = tarfile.TarInfo(f"only/{name}.json")
-            member.size = len(body)
-            archive.addfile(member, io.BytesIO(body))
+    members = []
+    for name, text, seconds in (("words", TEXTS[1], 5.0), ("more", TEXTS[2], 4.0)):
+        words = {"transcript": text, "duration": seconds}
+        members.append((f"only/{name}.json", json.dumps(words).encode()))
+    write_tar(tmp_path / "test/b.tar", members)
     found = check(train, tmp_path / "test")
     assert found.names() == [
         ("c.flac", "b.tar:only/more", "transcript and duration"),
@@ -412,46 +402,29 @@ def test_a_sample_that_cannot_be_read_is_counted_with_its_reason(check, tmp_path
     assert "2 x cannot_be_opened, such as b.jsonl:1 (No such file or directory)" in found.printed
 
 
-def write(path: Path, content: bytes) -> Path:
-    path.write_bytes(content)
-    return path
-
-
-# How a split is made that is refused, and what is said.
-REFUSED = {
-    "nothing there": (lambda root: root / "nothing", "nothing: is not there. Give a folder of"),
-    "another kind": (
-        lambda root: write(root / "a.zip", b"PK"),
-        "a.zip: files that end in .zip are not read",
-    ),
-    "no tar": (
-        lambda root: write(root / "a.tar", b"x" * 600),
-        "a.tar: cannot be read as a plain tar",
-    ),
-    "no parquet": (
-        lambda root: write(root / "a.parquet", b"x" * 600),
-        "a.parquet: cannot be read as parquet",
-    ),
-    "no JSON": (lambda root: write(root / "a.jsonl", b"{}x\n"), "a.jsonl: line 1 is not JSON"),
-    "a JSON array": (
-        lambda root: write(root / "a.json", b"[1]\n"),
-        "a.json: line 1 is not a JSON object",
-    ),
-    "a row of nothing": (
-        lambda root: write(root / "a.jsonl", b'{"id": 3}\n'),
-        "a.jsonl: row 1 has no audio, no",
-    ),
-    "an empty folder": (lambda root: folder(root / "empty", {}), "empty: no sample is there"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_split_is_refused_by_name(name, tmp_path, capsys):
-    make, said = REFUSED[name]
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("nothing", None, "nothing: is not there. Give a folder of"),
+        ("a.zip", b"PK", "a.zip: files that end in .zip are not read"),
+        ("a.tar", b"x" * 600, "a.tar: cannot be read as a plain tar"),
+        ("a.parquet", b"x" * 600, "a.parquet: cannot be read as parquet"),
+        ("a.jsonl", b"{}x\n", "a.jsonl: line 1 is not JSON"),
+        ("a.json", b"[1]\n", "a.json: line 1 is not a JSON object"),
+        ("a.jsonl", b'{"id": 3}\n', "a.jsonl: row 1 has no audio, no"),
+        ("empty/.hidden", b"", "empty: no sample is there"),
+    ],
+)
+def test_what_is_no_split_is_refused_by_name(name, content, words, tmp_path, capsys):
+    path = tmp_path / name
+    if content is not None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    train = tmp_path / Path(name).parts[0]
     test = folder(tmp_path / "test", {"x": noise(1, 1)})
-    argv = ["--train", str(make(tmp_path)), "--test", str(test), "--workers", "1"]
+    argv = ["--train", str(train), "--test", str(test), "--workers", "1"]
     assert check_splits.main(argv) == 2
-    assert said in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 def test_a_split_to_compare_with_must_be_given(capsys):
