@@ -51,6 +51,12 @@ def judged(entry: str, **seen: list[dict]) -> list[Finding]:
     return judge(results, checks)
 
 
+def verdict_on(entry: str, **seen: list[dict]) -> str:
+    """The verdict of the only finding on an entry."""
+    [finding] = judged(entry, **seen)
+    return finding.verdict
+
+
 def target_of(loader: object, val: object = None, **options: object) -> SimpleNamespace:
     """What probes are given: these loaders, neither a model nor a loop, and options."""
     return SimpleNamespace(

@@ -199,6 +199,12 @@ def said(entry: str, **seen: list[dict]) -> list[Finding]:
     return judged(entry, **{"look": [LOOK], "source": [SOURCE], "loop": [LOOP], **seen})
 
 
+def verdict_on(entry: str, **seen: list[dict]) -> str:
+    """The verdict of the only finding."""
+    [finding] = said(entry, **seen)
+    return finding.verdict
+
+
 @pytest.mark.parametrize(
     ("ranks", "samples", "distinct"),
     [
@@ -226,8 +232,7 @@ def test_samples_are_counted_over_all_ranks(ranks, samples, distinct, stable):
 )
 def test_an_epoch_of_which_a_rank_read_little_is_not_decided(ranks, verdict):
     epochs = [[epoch(list(ids), ended=False, size=2)] for ids in ranks]
-    [finding] = said("DP2", epochs=epochs)
-    assert finding.verdict == verdict
+    assert verdict_on("DP2", epochs=epochs) == verdict
 
 
 def of_workers(ranks: list[list[list[int]]], has_sampler: bool) -> list[dict]:
@@ -257,12 +262,10 @@ def test_less_than_a_step_of_all_that_make_batches_may_be_dropped(has_sampler, l
     assert verdict == "pass" or finding.evidence == {"lost": first_lost}
     # A wrapper that counts steps goes on in its next epoch.
     left = [[{**rank[0], "left": True}] for rank in of_workers(ranks, has_sampler)]
-    [finding] = said("DP2", epochs=left, source=[source])
-    assert finding.verdict == "pass"
+    assert verdict_on("DP2", epochs=left, source=[source]) == "pass"
     # A sampler may leave samples out.
     leaving_out = source | {"all_drawn": False}
-    [finding] = said("DP2", epochs=of_workers(ranks, has_sampler), source=[leaving_out])
-    assert finding.verdict == "pass"
+    assert verdict_on("DP2", epochs=of_workers(ranks, has_sampler), source=[leaving_out]) == "pass"
 
 
 EVEN, ODD = list(range(0, 48, 2)), list(range(1, 48, 2))
@@ -322,29 +325,25 @@ def test_as_many_samples_may_repeat_as_fill_up_the_last_step(has_sampler, stable
 def test_a_batch_of_another_size_may_come_again_to_fill_up_the_last_step(repeats, verdict):
     """Batches by length: four of 4 on rank 0, and 3 and 1, which a rank repeats as a whole."""
     epochs = of_workers([[list(range(23)), [23]], [[*range(24, 48), *range(repeats)]]], True)
-    [finding] = said("DP2", epochs=epochs, source=[MAPPED])
-    assert finding.verdict == verdict
+    assert verdict_on("DP2", epochs=epochs, source=[MAPPED]) == verdict
 
 
 def test_the_last_batch_of_each_rank_may_be_smaller_and_is_no_batch_of_another_size():
     """Five of 4 and one of 2 on each rank: of 39 samples one may repeat."""
     epochs = of_workers([[list(range(22))], [[*range(22, 39), *range(5)]]], True)
     source = MAPPED | {"samples": SOURCE["samples"][:39]}
-    [finding] = said("DP2", epochs=epochs, source=[source])
-    assert finding.verdict == "fail"
+    assert verdict_on("DP2", epochs=epochs, source=[source]) == "fail"
     # The largest batch is that of all ranks: of 35 samples five may repeat.
     epochs = of_workers([[[0, 1]], [[*range(2, 35), 0, 1]]], True)
     source = MAPPED | {"samples": SOURCE["samples"][:35]}
-    [finding] = said("DP2", epochs=epochs, source=[source])
-    assert finding.verdict == "pass"
+    assert verdict_on("DP2", epochs=epochs, source=[source]) == "pass"
 
 
 @pytest.mark.parametrize(("samples", "verdict"), [(36, "not decidable"), (48, "pass")])
 def test_a_few_batches_that_hold_the_whole_dataset_are_decided(samples, verdict):
     """The time was over before the loader said that it ends."""
     few = epoch(list(range(samples)), ended=False, size=12)
-    [finding] = said("DP2", epochs=[[few]])
-    assert finding.verdict == verdict
+    assert verdict_on("DP2", epochs=[[few]]) == verdict
 
 
 def test_samples_of_no_dataset_are_not_counted():
@@ -361,8 +360,7 @@ def test_samples_of_no_dataset_are_not_counted():
 
 def test_what_one_worker_gives_twice_is_not_repeated_by_several():
     workers = [[*range(24), *range(8)], list(range(24, 48))]
-    [finding] = said("DP2", epochs=of_workers([workers], has_sampler=False))
-    assert finding.verdict == "pass"
+    assert verdict_on("DP2", epochs=of_workers([workers], has_sampler=False)) == "pass"
     for drawn in (range(16, 48), range(24, 40)):  # with replacement: some meet, some never come
         workers[1] = list(drawn)
         [finding] = said("DP2", epochs=of_workers([workers], has_sampler=False))
@@ -383,8 +381,7 @@ def test_what_one_worker_gives_twice_is_not_repeated_by_several():
 )
 def test_ranks_of_one_sampler_are_alike_unless_it_is_shared_out(source, verdict):
     ranks = of_workers([[list(range(48))]] * 2, has_sampler=True)
-    [finding] = said("DP2", epochs=ranks, source=[MAPPED | source])
-    assert finding.verdict == verdict
+    assert verdict_on("DP2", epochs=ranks, source=[MAPPED | source]) == verdict
 
 
 @pytest.mark.parametrize(
@@ -489,8 +486,7 @@ def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
     other = [*ids[:20], *ids[:19:-1]]
     ranks = [[epoch(ids), epoch(other if each == rank else ids)] for each in range(2)]
     untold = [{"parts": [], "flags": {}}] * 2
-    [finding] = said("DP14", epochs=ranks, set_epoch=untold, loop=[LOOP] * 2)
-    assert finding.verdict == verdict
+    assert verdict_on("DP14", epochs=ranks, set_epoch=untold, loop=[LOOP] * 2) == verdict
 
 
 @pytest.mark.parametrize(
@@ -650,8 +646,8 @@ def test_of_many_batches_the_order_counts_and_not_that_of_the_rows_in_one(batche
         for order in (rows, rows[:, ::-1])
     )
     told = DEAF | {"flags": {"sampler.shuffle": True}}
-    [finding] = said("DP14", epochs=[[first, second]], set_epoch=[told], source=[MAPPED])
-    assert finding.verdict == verdict
+    ranks = [[first, second]]
+    assert verdict_on("DP14", epochs=ranks, set_epoch=[told], source=[MAPPED]) == verdict
 
 
 class Counting(IterableDataset):
@@ -686,8 +682,7 @@ def test_an_order_of_indices_that_only_the_main_process_draws_anew_is_not_missed
 
     told = {"parts": ["dataset"], "flags": {}, "own": [drawn(ONE), drawn(ONE)]}
     told["main"] = [drawn(ONE), drawn(OTHER), drawn(ONE)]
-    [finding] = said("DP14", epochs=[[epoch(ONE), epoch(OTHER)]], set_epoch=[told])
-    assert finding.verdict == "pass"
+    assert verdict_on("DP14", epochs=[[epoch(ONE), epoch(OTHER)]], set_epoch=[told]) == "pass"
 
 
 def test_indices_that_ascend_in_both_epochs_are_not_shuffled():

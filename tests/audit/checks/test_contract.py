@@ -27,7 +27,7 @@ from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options, Rank
 from tests.audit import plain
 from tests.audit.ranks import Clock
-from tests.audit.running import judged, target_of
+from tests.audit.running import judged, target_of, verdict_on
 
 
 def test_files_that_are_gone_are_named(guard, tmp_path):
@@ -268,8 +268,7 @@ def test_memory_is_extrapolated_to_all_workers_and_ranks(changes, verdict, facto
 @pytest.mark.parametrize(("most", "verdict"), [(50, "pass"), (None, "fail"), (0, "not decidable")])
 def test_growth_that_ends_at_the_bound_that_the_source_names_is_none(most, verdict):
     new = [{"samples": 1, "held": min(at, 60) * MIB} for at in range(80)]
-    [finding] = judged("DP9", memory=[GROWING | {"new": new, "most": most, "ranks": 30}])
-    assert finding.verdict == verdict
+    assert verdict_on("DP9", memory=[GROWING | {"new": new, "most": most, "ranks": 30}]) == verdict
 
 
 def test_growth_that_ebbs_away_is_none():
@@ -311,8 +310,7 @@ def test_files_that_are_missing_are_told_even_if_they_are_not_needed(
     ],
 )
 def test_samples_that_do_not_collate_fail_if_torch_stacks_them(seen, verdict):
-    [finding] = judged("DP4", contract=[{"collate": seen}])
-    assert finding.verdict == verdict
+    assert verdict_on("DP4", contract=[{"collate": seen}]) == verdict
 
 
 PINNED = {"type": "dict", "pinned": 2, "none": False, "missed": [], "lost": []}
@@ -498,8 +496,7 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
     assert finding.verdict == ("pass" if step is None else "fail")
     assert step is None or f"(rank 0: step {step})" in finding.cause
     train["drop_last"] = True
-    [finding] = judged("DP8", edges=[seen], epochs=[[epoch([4, 4], ended=False)]])
-    assert finding.verdict == "pass"
+    assert verdict_on("DP8", edges=[seen], epochs=[[epoch([4, 4], ended=False)]]) == "pass"
 
 
 @pytest.mark.parametrize(

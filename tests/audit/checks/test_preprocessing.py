@@ -29,7 +29,7 @@ from millrace.audit.probes.splits import _ids, _read, _source, splits
 from millrace.audit.runner.target import Options, Target
 from tests.audit import pictures
 from tests.audit.ranks import Clock
-from tests.audit.running import judged, probed, target_of
+from tests.audit.running import judged, probed, target_of, verdict_on
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,7 @@ def seen(*steps: dict, expect: str = "", fields: tuple[dict, ...] = ()) -> dict:
 )
 def test_pixels_are_judged_by_their_range_and_levels(highest, changes, expect, verdict):
     field = COLOUR | {"max": [highest] * 3} | changes
-    [finding] = judged("DP12", values=[seen(expect=expect, fields=(field,))])
-    assert finding.verdict == verdict
+    assert verdict_on("DP12", values=[seen(expect=expect, fields=(field,))]) == verdict
 
 
 def test_grey_whole_numbers_beside_a_picture_may_be_its_mask():
@@ -207,8 +206,7 @@ def test_grey_whole_numbers_beside_a_picture_may_be_its_mask():
     words = "the batch spans 0..1, mean 0.5, 0.5, 0.5, std 0.2, 0.2, 0.2"
     assert findings[0].cause == words
     # What is expected, is expected of the picture.
-    [finding] = judged("DP10", values=[seen(expect="0-1", fields=(picture, mask))])
-    assert finding.verdict == "pass"
+    assert verdict_on("DP10", values=[seen(expect="0-1", fields=(picture, mask))]) == "pass"
 
 
 def test_one_mean_of_several_that_is_red_first_may_be_the_one_that_is_used():
@@ -296,10 +294,9 @@ def test_an_image_that_to_tensor_did_not_scale_is_named_by_it():
     # One that is as dark as the image has not scaled it before.
     dark = {"min": 0.0, "max": 1 / 255}
     field |= {"max": [1 / 255] * 3}
-    [finding] = judged(
-        "DP12", values=[seen(step("ToTensor", gave=sixteen_bits | dark), fields=(field,))]
-    )
-    assert finding.verdict == "not decidable"
+    not_scaled = step("ToTensor", gave=sixteen_bits | dark)
+    verdict = verdict_on("DP12", values=[seen(not_scaled, fields=(field,))])
+    assert verdict == "not decidable"
 
 
 @pytest.mark.parametrize(
@@ -322,8 +319,7 @@ def test_constants_of_both_splits_are_blamed_if_they_may_be_those_of_a_field(
     failed = [each for each in judged("DP10", values=[values]) if each.verdict == "fail"]
     assert bool(failed) == is_blamed
     values["val"]["fields"][0] |= GREY
-    [finding] = judged("DP10", values=[values])
-    assert finding.verdict == "not applicable"
+    assert verdict_on("DP10", values=[values]) == "not applicable"
 
 
 @pytest.mark.parametrize(
@@ -337,14 +333,12 @@ def test_constants_of_both_splits_are_blamed_if_they_may_be_those_of_a_field(
 )
 def test_what_imagenet_expects_is_three_channels_of_0_to_1(changes, verdict):
     field = COLOUR | {"max": [2.0] * 3} | changes
-    [finding] = judged("DP10", values=[seen(expect="imagenet", fields=(field,))])
-    assert finding.verdict == verdict
+    assert verdict_on("DP10", values=[seen(expect="imagenet", fields=(field,))]) == verdict
 
 
 def test_a_transform_whose_errors_are_caught_is_none_that_is_out_of_place():
     values = seen(step("RandomCrop", raised="RuntimeError"), fields=(COLOUR | {"max": [1.0] * 3},))
-    [finding] = judged("DP13", values=[values])
-    assert finding.verdict == "pass"
+    assert verdict_on("DP13", values=[values]) == "pass"
 
 
 def test_the_figures_of_batches_are_those_of_all_their_values():
@@ -458,8 +452,7 @@ def test_labels(verdicts, kind, left, verdict):
 def test_an_opening_of_four_tokens_that_all_texts_share_may_be_a_prompt(shared, verdict):
     texts = [[*range(10, 10 + shared), number, 2] for number in (20, 30)]
     rows = [{"ids": text, "labels": text, "mask": [1] * len(text), "alone": None} for text in texts]
-    [finding] = judged("labels", labels=[{"special": {"eos": 2, "pad": 0}, "rows": rows}])
-    assert finding.verdict == verdict
+    assert verdict_on("labels", labels=[{"special": {"eos": 2, "pad": 0}, "rows": rows}]) == verdict
 
 
 def row(ids: list[int], trained: str, mask: list[int] | None = None, alone=None) -> dict:
