@@ -6,7 +6,8 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 METHODS = ("fork", "spawn", "forkserver")
 PICKLED = ("spawn", "forkserver")
@@ -25,10 +26,10 @@ class Case:
     """
 
     fails: bool
-    entry: str
     name: str
     make: Callable
     options: str = ""
+    entry: str = ""
     methods: tuple[str, ...] = METHODS
     also: tuple[str, ...] = ()
     within: str = ""
@@ -68,12 +69,8 @@ class Case:
         )
 
 
-def bug(entry: str, name: str, make: Callable, options: str = "", **settings: object) -> Case:
-    return Case(True, entry, name, make, options, **settings)
-
-
-def twin(entry: str, name: str, make: Callable, options: str = "", **settings: object) -> Case:
-    return Case(False, entry, name, make, options, **settings)
+bug = partial(Case, True)
+twin = partial(Case, False)
 
 
 def both(module: object) -> dict[str, Callable]:
@@ -82,7 +79,9 @@ def both(module: object) -> dict[str, Callable]:
 
 
 def family(name: str) -> list[Case]:
-    return importlib.import_module(f"{__name__}.{name}").CASES
+    """The cases of a family, whose module lists them by their entries."""
+    by_entry = importlib.import_module(f"{__name__}.{name}").CASES
+    return [replace(case, entry=entry) for entry, cases in by_entry.items() for case in cases]
 
 
 def table() -> dict[str, Case]:

@@ -33,13 +33,19 @@ class Indexed(Rows):
         return {"x": torch.tensor(list(Path(path).read_bytes()[:4])), "id": index}
 
 
-CASES = [
-    bug("labels", "masked at the other side", partial(tokens, "from column 0", left=True)),
-    twin("labels", "padded with the end", partial(tokens, "answer", pad=2)),
-    twin("labels", "prompts trained on on purpose", partial(tokens, "whole text", short=True)),
-    bug("splits", "recordings of both", **both(Recordings(shared=True))),
-    twin("splits", "recordings of one", **both(Recordings(shared=False))),
-    bug("stale", "an index of files that are gone", lambda folder: load(Indexed(folder, "gone"))),
-    bug("stale", "the same with sizes", lambda folder: load(Indexed(folder, "gone", sizes=True))),
-    twin("stale", "files that are there", lambda folder: load(Indexed(folder, "there"))),
-]
+CASES = {
+    "labels": [
+        bug("masked at the other side", partial(tokens, "from column 0", left=True)),
+        twin("padded with the end", partial(tokens, "answer", pad=2)),
+        twin("prompts trained on on purpose", partial(tokens, "whole text", short=True)),
+    ],
+    "splits": [
+        bug("recordings of both", **both(Recordings(shared=True))),
+        twin("recordings of one", **both(Recordings(shared=False))),
+    ],
+    "stale": [
+        bug("an index of files that are gone", lambda folder: load(Indexed(folder, "gone"))),
+        bug("the same with sizes", lambda folder: load(Indexed(folder, "gone", sizes=True))),
+        twin("files that are there", lambda folder: load(Indexed(folder, "there"))),
+    ],
+}

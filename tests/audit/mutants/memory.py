@@ -107,66 +107,57 @@ def mapped(folder: str) -> np.ndarray:
 
 
 SHM, FILES = {"within": "shm"}, {"within": "files"}
-CASES = [
-    bug(
-        "DP9",
-        "a cache without bound",
-        lambda: load(Rows(MANY, partial(decoded, decode=cached))),
-        says="bytes per new sample",
-    ),
-    bug(
-        "DP9",
-        "a cache that is spoken of",
-        lambda: load(Rows(10**8, Speaking())),
-        says="for 100000000 samples",
-    ),
-    bug(
-        "DP9",
-        "a cache beside a bounded one",
-        lambda: load(Rows(10**8, Beside())),
-        says="for 100000000 samples",
-    ),
-    twin(
-        "DP9",
-        "a cache of as many as its source says",
-        lambda: load(Rows(10**8, Cache(400))),
-        verdict="pass",
-    ),
-    bug("DP9", "a list of all that was made", lambda: load(Rows(MANY, History()), num_workers=1)),
-    twin(
-        "DP9", "a cache of four rows", lambda: load(Rows(MANY, partial(decoded, decode=cached_few)))
-    ),
-    twin("DP9", "a cache that fits", lambda: load(Rows(64, partial(decoded, decode=cached)))),
-    twin("DP9", "a mapped file", lambda folder: load(Rows(64, Held(mapped(folder))))),
-    twin(
-        "DP9",
-        "a shared tensor",
-        lambda: load(Rows(64, Held(torch.rand(64, 1 << 14).share_memory_()))),
-    ),
-    twin(
-        "DP9",
-        "a list of strings",
-        lambda: train(Rows(100_000, Held(list(map(str, range(100_000)))))),
-    ),
-    bug("DP15", "batches of 32 MB", lambda: load(Rows(32, partial(big, size=1 << 19))), **SHM),
-    bug(
-        "DP15",
-        "sixteen batches ahead",
-        lambda: load(Rows(512, partial(big, size=1 << 16)), prefetch_factor=16),
-        **SHM,
-    ),
-    bug(
-        "DP15",
-        "a thousand tensors ahead",
-        lambda: load(Rows(8192), batch_size=256, collate_fn=pieces),
-        **FILES,
-    ),
-    twin(
-        "DP15",
-        "big batches, no workers",
-        lambda: load(Rows(32, partial(big, size=1 << 19)), num_workers=0),
-        **SHM,
-    ),
-    twin("DP15", "many small batches ahead", lambda: load(Rows(512), prefetch_factor=64), **SHM),
-    twin("DP15", "few tensors ahead", lambda: load(Rows(512), prefetch_factor=4), **FILES),
-]
+CASES = {
+    "DP9": [
+        bug(
+            "a cache without bound",
+            lambda: load(Rows(MANY, partial(decoded, decode=cached))),
+            says="bytes per new sample",
+        ),
+        bug(
+            "a cache that is spoken of",
+            lambda: load(Rows(10**8, Speaking())),
+            says="for 100000000 samples",
+        ),
+        bug(
+            "a cache beside a bounded one",
+            lambda: load(Rows(10**8, Beside())),
+            says="for 100000000 samples",
+        ),
+        twin(
+            "a cache of as many as its source says",
+            lambda: load(Rows(10**8, Cache(400))),
+            verdict="pass",
+        ),
+        bug("a list of all that was made", lambda: load(Rows(MANY, History()), num_workers=1)),
+        twin("a cache of four rows", lambda: load(Rows(MANY, partial(decoded, decode=cached_few)))),
+        twin("a cache that fits", lambda: load(Rows(64, partial(decoded, decode=cached)))),
+        twin("a mapped file", lambda folder: load(Rows(64, Held(mapped(folder))))),
+        twin(
+            "a shared tensor", lambda: load(Rows(64, Held(torch.rand(64, 1 << 14).share_memory_())))
+        ),
+        twin(
+            "a list of strings", lambda: train(Rows(100_000, Held(list(map(str, range(100_000))))))
+        ),
+    ],
+    "DP15": [
+        bug("batches of 32 MB", lambda: load(Rows(32, partial(big, size=1 << 19))), **SHM),
+        bug(
+            "sixteen batches ahead",
+            lambda: load(Rows(512, partial(big, size=1 << 16)), prefetch_factor=16),
+            **SHM,
+        ),
+        bug(
+            "a thousand tensors ahead",
+            lambda: load(Rows(8192), batch_size=256, collate_fn=pieces),
+            **FILES,
+        ),
+        twin(
+            "big batches, no workers",
+            lambda: load(Rows(32, partial(big, size=1 << 19)), num_workers=0),
+            **SHM,
+        ),
+        twin("many small batches ahead", lambda: load(Rows(512), prefetch_factor=64), **SHM),
+        twin("few tensors ahead", lambda: load(Rows(512), prefetch_factor=4), **FILES),
+    ],
+}
