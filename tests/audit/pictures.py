@@ -27,8 +27,10 @@ class ColorJitter:
 
 
 class Folder(Dataset):
-    def __init__(self, root: str, transform, turn: bool) -> None:
-        self.root, self.transform, self.turn = root, transform, turn
+    """Red and blue change places as often as `swaps` says."""
+
+    def __init__(self, root: str, transform, swaps: int) -> None:
+        self.root, self.transform, self.swaps = root, transform, swaps
         self.samples = [(name, 0) for name in sorted(os.listdir(root))]
 
     def __len__(self) -> int:
@@ -37,7 +39,9 @@ class Folder(Dataset):
     def __getitem__(self, index: int):
         name, label = self.samples[index]
         image = self.transform(Image.open(os.path.join(self.root, name)))
-        return image.flip(0) if self.turn else image, label
+        for _ in range(self.swaps):
+            image = image.flip(0)
+        return image, label
 
 
 def grey(image):
@@ -83,8 +87,8 @@ def as_dicts(samples: list) -> list:
 
 def pictures(kind: str, root: str, as_list: bool = False) -> DataLoader:
     """`as_list`: as detectors take their batches."""
-    turn = kind.startswith("turned ")
-    data = Folder(root, Compose(*CHAINS[kind.removeprefix("turned ")]), turn)
+    swaps = int(kind.startswith("turned "))
+    data = Folder(root, Compose(*CHAINS[kind.removeprefix("turned ")]), swaps)
     return DataLoader(data, batch_size=4, shuffle=True, collate_fn=as_dicts if as_list else None)
 
 
@@ -158,44 +162,33 @@ class Table(Dataset):
 
 ROWS = torch.randn(300, 8, generator=torch.Generator().manual_seed(1)) * 3 + 5
 ROWS[240:] += 2
-
-
 FITTED = {"train": ROWS[:240], "all": ROWS, "val": ROWS[240:]}
 
 
-class Tables:
-    """`train_dataloader()` and `val_dataloader()` of one class, as Lightning's users have them."""
+class Both:
+    """The loaders of training and validation in one class, as Lightning's users have them."""
 
-    def __init__(self, kind: str) -> None:
-        self.fitted = FITTED[kind]
+    def __init__(self, train: object, val: object) -> None:
+        self.train, self.val = train, val
 
-    def train_dataloader(self) -> DataLoader:
-        return DataLoader(
-            Table(ROWS[:240], self.fitted), batch_size=32, shuffle=True, drop_last=True
-        )
+    def train_dataloader(self) -> object:
+        return self.train
 
-    def val_dataloader(self) -> DataLoader:
-        return DataLoader(Table(ROWS[240:], self.fitted), batch_size=32)
+    def val_dataloader(self) -> object:
+        return self.val
 
 
-class Rows:
-    """Parts of one tensor: nothing says what recording a row is of."""
-
-    def train_dataloader(self) -> DataLoader:
-        return DataLoader(TensorDataset(torch.rand(8, 8)), batch_size=4)
-
-    val_dataloader = train_dataloader
+def tables(kind: str) -> Both:
+    """`kind`: what its constants are fitted on."""
+    fitted = FITTED[kind]
+    train = DataLoader(Table(ROWS[:240], fitted), batch_size=32, shuffle=True, drop_last=True)
+    return Both(train, DataLoader(Table(ROWS[240:], fitted), batch_size=32))
 
 
-class Segments(Dataset):
-    def __init__(self, recordings: list[str]) -> None:
-        self.recordings_of_rows = recordings
-
-    def __len__(self) -> int:
-        return len(self.recordings_of_rows)
-
-    def __getitem__(self, index: int) -> dict[str, object]:
-        return {"recording_id": self.recordings_of_rows[index], "features": torch.rand(8)}
+def unnamed() -> Both:
+    """Rows of which nothing says what recording they are of."""
+    parts = (DataLoader(TensorDataset(torch.rand(8, 8)), batch_size=4) for _ in range(2))
+    return Both(*parts)
 
 
 class Noisy(TensorDataset):
@@ -205,39 +198,29 @@ class Noisy(TensorDataset):
         return super().__getitem__(index)[0] + torch.randn(8)
 
 
-class Parts:
-    """A split of one data set; `first`: where validation begins, training ends at 200."""
-
-    def __init__(self, kind: str, first: int = 200) -> None:
-        self.data = Noisy(ROWS) if kind == "noise" else TensorDataset(ROWS)
-        self.kind = kind
-        self.first = first
-
-    def _part(self, rows: range) -> DataLoader:
-        if self.kind in ("loaded twice", "two kinds"):
-            data = Noisy(ROWS.clone())
-            data.is_train = self.kind == "two kinds" and not rows.start
-            return DataLoader(Subset(data, rows), batch_size=16, shuffle=True)
-        if self.kind == "sampler":
-            return DataLoader(self.data, batch_size=16, sampler=SubsetRandomSampler(rows))
-        return DataLoader(Subset(self.data, rows), batch_size=16, shuffle=True)
-
-    def train_dataloader(self) -> DataLoader:
-        return self._part(range(200))
-
-    def val_dataloader(self) -> DataLoader:
-        return self._part(range(self.first, 300))
+def part(kind: str, data: Dataset, rows: range) -> DataLoader:
+    if kind in ("loaded twice", "two kinds"):
+        data = Noisy(ROWS.clone())
+        data.is_train = kind == "two kinds" and not rows.start
+    if kind == "sampler":
+        return DataLoader(data, batch_size=16, sampler=SubsetRandomSampler(rows))
+    return DataLoader(Subset(data, rows), batch_size=16, shuffle=True)
 
 
-class Recordings:
-    def __init__(self, shared: bool) -> None:
-        self.shared = shared
+def parts(kind: str, first: int = 200) -> Both:
+    """Splits of one data set; `first`: where validation begins, training ends at 200."""
+    data = Noisy(ROWS) if kind == "noise" else TensorDataset(ROWS)
+    return Both(part(kind, data, range(200)), part(kind, data, range(first, 300)))
 
-    def train_dataloader(self) -> DataLoader:
-        return DataLoader(Segments(["recording a", "recording a", "recording b"]), batch_size=2)
 
-    def val_dataloader(self) -> DataLoader:
-        return DataLoader(Segments(["recording b" if self.shared else "recording c"]))
+def segments(*recordings: str) -> DataLoader:
+    rows = [{"recording_id": recording, "features": torch.rand(8)} for recording in recordings]
+    return DataLoader(rows, batch_size=2)
+
+
+def recordings(shared: bool) -> Both:
+    train = segments("recording a", "recording a", "recording b")
+    return Both(train, segments("recording b" if shared else "recording c"))
 
 
 class Spoken:
@@ -250,14 +233,6 @@ class Spoken:
         return iter([torch.zeros(2, 2)])
 
 
-class Speakers:
+def speakers(first: int) -> Both:
     """`first`: the first speaker of validation, of eight; training has 0 to 3."""
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-
-    def train_dataloader(self) -> Spoken:
-        return Spoken(range(4))
-
-    def val_dataloader(self) -> Spoken:
-        return Spoken(range(self.first, 8))
+    return Both(Spoken(range(4)), Spoken(range(first, 8)))

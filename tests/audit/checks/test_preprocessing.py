@@ -572,20 +572,20 @@ def test_constants_of_a_scaler_are_found():
 @pytest.mark.parametrize(
     ("factory", "args", "verdict"),
     [
-        ("Parts", {"kind": "subset"}, "pass"),
-        ("Parts", {"kind": "subset", "first": 195}, "fail"),
-        ("Parts", {"kind": "sampler", "first": 195}, "fail"),
-        ("Parts", {"kind": "noise", "first": 195}, "fail"),
-        ("Parts", {"kind": "loaded twice"}, "pass"),
-        ("Parts", {"kind": "loaded twice", "first": 195}, "fail"),
+        ("parts", {"kind": "subset"}, "pass"),
+        ("parts", {"kind": "subset", "first": 195}, "fail"),
+        ("parts", {"kind": "sampler", "first": 195}, "fail"),
+        ("parts", {"kind": "noise", "first": 195}, "fail"),
+        ("parts", {"kind": "loaded twice"}, "pass"),
+        ("parts", {"kind": "loaded twice", "first": 195}, "fail"),
         # Indices into data sets that differ do not say which samples these are.
-        ("Parts", {"kind": "two kinds", "first": 195}, "not decidable"),
-        ("Recordings", {"shared": False}, "pass"),
-        ("Recordings", {"shared": True}, "fail"),
-        ("Speakers", {"first": 4}, "pass"),
-        ("Speakers", {"first": 3}, "fail"),
-        ("Speakers", {"first": 8}, "not applicable"),
-        ("Rows", {}, "not decidable"),
+        ("parts", {"kind": "two kinds", "first": 195}, "not decidable"),
+        ("recordings", {"shared": False}, "pass"),
+        ("recordings", {"shared": True}, "fail"),
+        ("speakers", {"first": 4}, "pass"),
+        ("speakers", {"first": 3}, "fail"),
+        ("speakers", {"first": 8}, "not applicable"),
+        ("unnamed", {}, "not decidable"),
     ],
 )
 def test_splits(verdicts, factory, args, verdict):
@@ -593,12 +593,12 @@ def test_splits(verdicts, factory, args, verdict):
 
 
 def test_constants_of_training_are_right(verdicts):
-    assert not failed(verdicts("Tables", val=True, kind="train"))
+    assert not failed(verdicts("tables", val=True, kind="train"))
 
 
 @pytest.mark.parametrize(("kind", "name"), [("all", "train + val"), ("val", "val")])
 def test_the_split_that_constants_were_fitted_on_is_named(findings, kind, name):
-    [fail] = [each for each in findings("Tables", val=True, kind=kind) if each.verdict == "fail"]
+    [fail] = [each for each in findings("tables", val=True, kind=kind) if each.verdict == "fail"]
     means = fail.evidence["means"]
     words = f"constants of {name}: its mean is {means[name]:.2g}, train's {means['train']:.2g}"
     assert fail.cause.endswith(words)
@@ -607,7 +607,7 @@ def test_the_split_that_constants_were_fitted_on_is_named(findings, kind, name):
 
 
 def test_a_shared_sample_is_named_by_its_number_in_each_loader(findings):
-    said = findings("Parts", val=True, kind="subset", first=195)
+    said = findings("parts", val=True, kind="subset", first=195)
     [fail] = [each for each in said if each.entry == "splits"]
     # The first of validation is the 195th row, which training has there.
     assert fail.cause.endswith("by index: 5 samples; sample 0 of validation is 195 of training")

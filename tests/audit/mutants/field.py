@@ -11,7 +11,7 @@ import torch
 
 from tests.audit.mutants import both, bug, twin
 from tests.audit.mutants.rows import Rows, load
-from tests.audit.pictures import Recordings, tokens
+from tests.audit.pictures import recordings, tokens
 
 
 class Indexed(Rows):
@@ -40,8 +40,8 @@ CASES = {
         twin("prompts trained on on purpose", partial(tokens, "whole text", short=True)),
     ],
     "splits": [
-        bug("recordings of both", **both(Recordings(shared=True))),
-        twin("recordings of one", **both(Recordings(shared=False))),
+        bug("recordings of both", **both(recordings(shared=True))),
+        twin("recordings of one", **both(recordings(shared=False))),
     ],
     "stale": [
         bug("an index of files that are gone", lambda folder: load(Indexed(folder, "gone"))),

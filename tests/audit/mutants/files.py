@@ -18,10 +18,10 @@ def write(folder: Path) -> None:
     np.save(
         folder / "numbers.npy", np.random.default_rng(0).random((64, 1 << 14), dtype=np.float32)
     )
-    (folder / "pictures").mkdir()
-    for index in range(12):
-        for kind in ("png", "ppm"):
-            Image.fromarray(picture(index)).save(folder / f"pictures/{index:02d}.{kind}")
+    for kind in ("png", "ppm"):
+        (folder / kind).mkdir()
+        for index in range(12):
+            Image.fromarray(picture(index)).save(folder / kind / f"{index:02d}.{kind}")
     with_index(folder / "there")
     with_index(folder / "gone")
     (folder / "gone/07.bin").unlink()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from tests.audit.mutants import both, bug, twin
 from tests.audit.mutants.rows import Rows, train
@@ -23,7 +22,7 @@ from tests.audit.mutants.vision import (
     ToTensor,
     picture,
 )
-from tests.audit.pictures import Tables
+from tests.audit.pictures import Folder, tables
 
 
 class Pictures:
@@ -47,26 +46,8 @@ def pictures(*steps: Callable, mode: str = "", **pixels: int) -> DataLoader:
     return train(Rows(32, Pictures(Compose(*steps), pixels, mode)))
 
 
-class Files(Dataset):
-    """(picture, label) of files, read with PIL; red and blue change places as often as `swaps`
-    says."""
-
-    def __init__(self, folder: str, kind: str, swaps: int) -> None:
-        paths = sorted((Path(folder) / "pictures").glob(f"*.{kind}"))
-        self.samples, self.swaps = (
-            [(str(path), number % 2) for number, path in enumerate(paths)],
-            swaps,
-        )
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> tuple:
-        path, label = self.samples[index]
-        x = np.array(Image.open(path).convert("RGB"))
-        for _ in range(self.swaps):
-            x = x[:, :, ::-1].copy()
-        return torch.from_numpy(x).permute(2, 0, 1).float() / 255, label
+def of_files(folder: str, kind: str, swaps: int) -> DataLoader:
+    return train(Folder(f"{folder}/{kind}", ToTensor(), swaps))
 
 
 def with_age(index: int) -> dict:
@@ -94,15 +75,15 @@ CASES = {
             lambda: pictures(ToTensor(), IMAGENET, high=50),
             "--expect imagenet",
         ),
-        bug("constants of both", **both(Tables("all"))),
-        bug("constants of val", **both(Tables("val"))),
-        twin("constants of train", **both(Tables("train"))),
+        bug("constants of both", **both(tables("all"))),
+        bug("constants of val", **both(tables("val"))),
+        twin("constants of train", **both(tables("train"))),
     ],
     "DP11": [
-        bug("png blue first", lambda folder: train(Files(folder, "png", swaps=1))),
-        bug("ppm blue first", lambda folder: train(Files(folder, "ppm", swaps=1))),
-        twin("png red first", lambda folder: train(Files(folder, "png", swaps=0))),
-        twin("swapped and swapped back", lambda folder: train(Files(folder, "ppm", swaps=2))),
+        bug("png blue first", lambda folder: of_files(folder, "png", swaps=1)),
+        bug("ppm blue first", lambda folder: of_files(folder, "ppm", swaps=1)),
+        twin("png red first", lambda folder: of_files(folder, "png", swaps=0)),
+        twin("swapped and swapped back", lambda folder: of_files(folder, "ppm", swaps=2)),
     ],
     "DP12": [
         bug("floats to 255", lambda: pictures(np.float32, ToTensor())),
