@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from millrace.audit.checks.findings import LONGER, Finding, judge, load
 from millrace.audit.checks.records import Batch, parse
-from millrace.audit.checks.shares import order_of
+from millrace.audit.checks.shares import draws_of
 from millrace.audit.probes import epochs as probe
 from millrace.audit.probes.epochs import _is_order, _numbers, _shuffling, epochs, loop, set_epoch
 from millrace.audit.runner.probes import Result
@@ -745,7 +745,7 @@ def test_samples_that_cannot_be_known_again_say_nothing_of_a_restart():
     assert finding.cause == "nothing is left that can be known again"
     [batch] = parse(list[Batch], notes([0, 1]))
     del batch.samples[1]["id"]
-    assert order_of([batch], ["id"]) == []
+    assert draws_of([batch], ["id"]) == []
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ FAIL = Finding(
 def verify(folder: Path, findings: list[Finding], *flags: str, look: Result | None = None) -> int:
     """The exit code, where the findings are those of an audit."""
     probes = {"look": look or Result("ok", [{}], {}, 0.1)}
-    report = document(findings, Run("a:b", "", 60, probes))
+    report = document(findings, Run("a:b", "", 60, probes, [], {}))
     (folder / "findings.json").write_text(json.dumps(report))
     outputs = ["--page", str(folder / "findings.html"), "--accepted", str(folder / "accepted.json")]
     return verify_findings.main(["--findings", str(folder / "findings.json"), *outputs, *flags])

@@ -162,23 +162,19 @@ def _differing(fork: Seen, again: Seen, run: Seen) -> list[str]:
 
 
 @check("DP7", "look", "epochs")
-def steps(look: Seen, epochs: list[list[Epoch]]) -> list[Finding]:
+def steps(look: Seen, epochs: list[list[Epoch]]) -> Iterator[Finding]:
     """An epoch has as many batches as the loader says."""
-    findings: list[Finding] = []
     if look.get("iterable"):
-        return findings
+        return
     for rank, (first, *_) in enumerate(epochs):
         batches = len(first.batches)
         if first.ended and first.length not in (None, batches):
             came = counted(batches, "batch")
             cause = f"len(loader) is {first.length}, rank {rank} got {came}"
             if look["wrapped"] and _counts_samples(first):
-                findings.append(
-                    undecided(cause, "whether it counts samples: no loop takes it for steps")
-                )
+                yield undecided(cause, "whether it counts samples: no loop takes it for steps")
             else:
-                findings.append(failed(cause, fix=COUNT_STEPS))
-    return findings
+                yield failed(cause, fix=COUNT_STEPS)
 
 
 def _counts_samples(epoch: Epoch) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
 from typing import Any, NamedTuple
 
 from millrace.audit.checks.findings import (
@@ -21,7 +20,7 @@ from millrace.audit.checks.findings import (
 )
 from millrace.audit.checks.randomness import EXAMPLES, NEED_END, NEED_ID
 from millrace.audit.checks.records import Batch, Epoch
-from millrace.audit.checks.shares import Dataset, draws_of
+from millrace.audit.checks.shares import Dataset, draws_of, flat
 
 ENDINGS = {
     "raised": "Mend what it raises at the place named",
@@ -105,7 +104,7 @@ def order_of_epochs(
         finding = _unless_begun_once(finding, epochs, dataset, loop)
     shown = {}
     for epoch, order in enumerate(plain[0]):
-        shown[f"epoch {epoch}"] = _flat(order)[:EXAMPLES]
+        shown[f"epoch {epoch}"] = flat(order)[:EXAMPLES]
     return replace(finding, evidence=shown)
 
 
@@ -136,10 +135,6 @@ def _is_of_steps(epoch: Epoch, dataset: Dataset) -> bool:
     return draws >= 2 * dataset.rows
 
 
-def _flat(order: Order) -> list[Any]:
-    return list(chain.from_iterable(order))
-
-
 def _judged(
     plain: list[Orders],
     after: list[Orders],
@@ -148,8 +143,8 @@ def _judged(
     loop: Seen,
 ) -> Finding:
     """Of each rank the orders of epochs: `plain`, by the loader alone, and `after` set_epoch."""
-    first = _flat(plain[0][0])
-    if not first or len(plain[0]) < 2 or not _flat(plain[0][1]):
+    first = flat(plain[0][0])
+    if not first or len(plain[0]) < 2 or not flat(plain[0][1]):
         needs = f"--epochs 2, both with batches, and {NEED_ID}"
         return undecided("no two orders to compare", needs)
     if any(rank.is_missed() for rank in told):
@@ -175,7 +170,7 @@ def _changes_when_told(call: str, loop: Seen) -> Finding:
         needs = f"--loop module:function; it must call {call} (Lightning and Accelerate do)"
         return undecided(cause, needs)
     # Of a stream nobody knows in which orders the loop has read it; a few are alike by chance.
-    drawn = [len(_flat(order)) for order in loop["orders"]]
+    drawn = [len(flat(order)) for order in loop["orders"]]
     is_seen = len(drawn) > 1 and min(drawn) >= TELLING
     if _differ(loop["orders"]) or (calls and not is_seen):
         return passed(f"the loop calls set_epoch: {calls[:4]}")

@@ -20,7 +20,7 @@ from millrace.audit.checks.findings import (
 )
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
 from millrace.audit.checks.records import Batch, parse
-from millrace.audit.checks.shares import Dataset, order_of
+from millrace.audit.checks.shares import Dataset, draws_of, flat
 from millrace.common.errors import counted
 
 Batches = list[list[str]]  # names of samples, a list for each batch
@@ -96,7 +96,8 @@ class Restart(NamedTuple):
 
 def _named(notes: list[Seen], stable: list[str]) -> Batches:
     """The names of samples: their indices, or what identifies them."""
-    return [list(map(str, order_of([batch], stable))) for batch in parse(list[Batch], notes)]
+    batches = parse(list[Batch], notes)
+    return [list(map(str, flat(draws_of([batch], stable)))) for batch in batches]
 
 
 @check("resume", "resume", "source", "loop")
@@ -168,9 +169,9 @@ def _wrong(rank: int, restart: Restart, way: Way) -> Finding:
 
     left = restart.left
     came = way.came
-    before = Counter(_flat(restart.run[1][: restart.at]))
-    rest = Counter(_flat(left))
-    new = Counter(_flat(came))
+    before = Counter(flat(restart.run[1][: restart.at]))
+    rest = Counter(flat(left))
+    new = Counter(flat(came))
     facts |= {"expected": left[0], "came": came[0] if came else []}
     differences = []
     # What did not come before the time was over may come later.
@@ -208,21 +209,17 @@ def _next_epoch(rank: int, restart: Restart) -> Finding | None:
     due = restart.run[0]
     came = way.passes[number]
     if restart.ended[1]:
-        due = min(restart.run, key=lambda epoch: len(_flat(epoch)))
-    missing = len(_flat(due)) - len(_flat(came))
+        due = min(restart.run, key=lambda epoch: len(flat(epoch)))
+    missing = len(flat(due)) - len(flat(came))
     # An order of its own may fill batches otherwise: the last one may be missing.
     largest = max(map(len, due), default=0)
     is_whole = any(came) and missing <= largest
     if is_whole or not any(due):
         return None
-    cause += f"the next epoch has {len(_flat(came))} of {len(_flat(due))} samples"
+    cause += f"the next epoch has {len(flat(came))} of {len(flat(due))} samples"
     facts = {
         "rank": rank,
         "expected": due[0],
         "came": came[0] if came else [],
     }
     return failed(cause, facts, NEW_EPOCH)
-
-
-def _flat(batches: Batches) -> list[str]:
-    return [name for batch in batches for name in batch]

@@ -89,10 +89,7 @@ class Shares:
         """
         if not self.from_sampler:
             return False
-        given = map(self._given_by, range(self.ranks))
-        return any(
-            count > max(1, self.held[name]) for counts in given for name, count in counts.items()
-        )
+        return any(map(self._exceeds, map(self._given_by, range(self.ranks))))
 
     def repeated_by_workers(self) -> Counter[str]:
         """Samples that several workers of one rank gave, by how often too often."""
@@ -120,10 +117,7 @@ class Shares:
     def gives_again(self) -> bool:
         """Whether one worker gave a sample more often than the dataset does by itself: it may draw
         with replacement."""
-        places = map(Counter, self.streams.values())
-        return any(
-            count > max(1, self.held[name]) for counts in places for name, count in counts.items()
-        )
+        return any(map(self._exceeds, map(Counter, self.streams.values())))
 
     def came_whole(self) -> bool:
         """Whether every sample of the dataset came, even if the time was over before the loader
@@ -143,6 +137,10 @@ class Shares:
         for name in self.held:
             del total[name]
         return total
+
+    def _exceeds(self, given: Counter[str]) -> bool:
+        """Whether a sample was given more often than the dataset holds it."""
+        return any(count > max(1, self.held[name]) for name, count in given.items())
 
     def _workers_of(self, rank: int) -> list[Counter[str]]:
         return [Counter(names) for place, names in self.streams.items() if place[0] == rank]
@@ -277,6 +275,6 @@ def draws_of(batches: list[Batch], stable: list[str]) -> list[list[Any]]:
     return []
 
 
-def order_of(batches: list[Batch], stable: list[str]) -> list[Any]:
-    """All that `draws_of` tells apart, in order."""
-    return list(chain.from_iterable(draws_of(batches, stable)))
+def flat(batches: Iterable[list[Any]]) -> list[Any]:
+    """The samples of batches, in order."""
+    return list(chain.from_iterable(batches))

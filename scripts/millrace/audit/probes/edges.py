@@ -25,9 +25,7 @@ def edges(target: Target, rank: Rank) -> Seen:
 
 
 def _edges(loader: Any, rank: Rank, ranks: int) -> Seen:
-    core = None
-    if loader is not None:
-        core = Listener(loader, rank, workers=0).original
+    core = Listener(loader, rank, workers=0).original
     if core is None:
         return {}
     iterable = is_stream(core)

@@ -286,17 +286,16 @@ def _column(name: str, samples: Samples) -> list[str | None]:
 def _stable(first: Samples, second: Samples, in_order: bool) -> list[str]:
     """The fields that are the same in two passes, of streams in whatever order, and tell samples
     apart; "": the whole is the same."""
-    names = list(first[0]) if first else []
-    telling = [name for name in names if not name or len(set(_column(name, first))) > 1]
-    return [name for name in telling if _is_stable(name, first, second, in_order)]
-
-
-def _is_stable(name: str, first: Samples, second: Samples, in_order: bool) -> bool:
-    ours = _column(name, first)
-    theirs = _column(name, second)
-    if in_order:
-        return ours == theirs
-    return Counter(ours) == Counter(theirs)
+    stable = []
+    for name in first[0] if first else ():
+        ours = _column(name, first)
+        theirs = _column(name, second)
+        is_same = ours == theirs
+        if not in_order:
+            is_same = Counter(ours) == Counter(theirs)
+        if is_same and (not name or len(set(ours)) > 1):
+            stable.append(name)
+    return stable
 
 
 def _rows(core: DataLoader | None) -> int | None:

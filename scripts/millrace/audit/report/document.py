@@ -5,7 +5,6 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from millrace.audit.checks.entries import ENTRIES
@@ -35,8 +34,8 @@ class Run(NamedTuple):
     command: str
     timeout: float
     probes: Mapping[str, Result]
-    only: Collection[str] = ()
-    ignored: Mapping[str, str] = MappingProxyType({})
+    only: Collection[str]
+    ignored: Mapping[str, str]
 
 
 def document(findings: Iterable[Finding], run: Run) -> dict:

@@ -212,6 +212,8 @@ class _Run:
         self.folder = Path(tempfile.mkdtemp(dir=scratch))
         self.deadline = time.monotonic() + seconds
         self.world = options.ranks if probe.ranks else 1
+        ranks = range(self.world)
+        self.ranks = [Rank(rank, self.world, self.folder, self.deadline) for rank in ranks]
 
     def result(self) -> Result:
         limit = self.options.memory_mb * 2**20 or min(
@@ -275,7 +277,7 @@ class _Run:
         processes.die_with_parent(signal.SIGKILL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
-        me = Rank(rank, self.world, self.folder, self.deadline)
+        me = self.ranks[rank]
         log = os.open(me.log_file, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
@@ -311,9 +313,6 @@ class _Run:
             return json.loads((self.folder / f"{rank}.json").read_text())
         return {}
 
-    def _log(self, rank: int) -> str:
-        return Rank(rank, self.world, self.folder, self.deadline).log()
-
     def _why(self, rank: int, code: int) -> Problem:
         if error := self._answer(rank).get("error"):
             return "raised", {**error, "rank": rank}
@@ -321,7 +320,7 @@ class _Run:
             name = signal.Signals(os.WTERMSIG(code)).name
         else:
             name = f"code {code >> 8}"
-        log = self._log(rank)
+        log = self.ranks[rank].log()
         text = f"rank {rank} ended with {name}"
         where = trace.users(trace.frames(log.partition("Fatal Python error")[2]))
         return "died", {"text": text, "where": where, "log": log[-2000:], "rank": rank}
@@ -329,20 +328,21 @@ class _Run:
     def _stacks(self, rank: int, pid: int) -> Seen:
         """Where the processes stand that did not end: the workers first, as the others wait for
         them."""
-        before = self._log(rank)
+        log = self.ranks[rank].log
+        before = log()
         busy = linux.is_busy([pid, *linux.descendants(pid)])
         for each in [*linux.descendants(pid), pid]:
-            written = len(self._log(rank))
+            written = len(log())
             until = time.monotonic() + 1
             with contextlib.suppress(OSError):
                 os.kill(
                     each, 0 if linux.is_tracker(each) else signal.SIGUSR1
                 )  # it would end a tracker
                 os.kill(each, signal.SIGCONT)  # a stopped process says nothing
-            while len(self._log(rank)) == written and time.monotonic() < until:
+            while len(log()) == written and time.monotonic() < until:
                 time.sleep(POLL)
             time.sleep(0.1)  # for the rest of its stack
-        frames = trace.frames(self._log(rank)[len(before) :])
+        frames = trace.frames(log()[len(before) :])
         # multiprocessing prints why a worker's batch cannot be sent, and goes on.
         unsent = ""
         if "in _feed" in before:

@@ -90,7 +90,7 @@ def read(sample: Sample, steps: int) -> Content:
         known = known._replace(sha256=hashlib.sha256(raw).hexdigest())
         if raw.startswith(_PICTURES) or raw[8:12] == b"WEBP":
             return _with_picture(known, raw)
-        samples, rate = _mono(raw)
+        samples, rate = decode_mono(raw, MOST_SECONDS)
         return _with_words(known, samples, rate, steps)
     except OSError as error:
         detail = error.strerror or type(error).__name__
@@ -113,13 +113,9 @@ def _segment(known: Content, path: str, start: float, steps: int) -> Content:
 
 @functools.lru_cache(maxsize=1)
 def _of_file(path: str) -> tuple[np.ndarray, int]:
-    with open(path, "rb") as file:
-        return _mono(file.read())
-
-
-def _mono(raw: bytes) -> tuple[np.ndarray, int]:
     """The mean of the channels, and the sampling rate. Raises DecodeError."""
-    return decode_mono(raw, MOST_SECONDS)
+    with open(path, "rb") as file:
+        return decode_mono(file.read(), MOST_SECONDS)
 
 
 def _with_words(known: Content, samples: np.ndarray, rate: int, steps: int) -> Content:
