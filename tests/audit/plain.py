@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -85,8 +86,13 @@ class Missing(Squares):
         return {0: 0}[index]
 
 
+def load(dataset: object, **settings: object) -> DataLoader:
+    """A DataLoader as most people write it: batches of four, two workers."""
+    return DataLoader(dataset, **{"batch_size": 4, "num_workers": 2, **settings})
+
+
 def good(length: int = 12, **options) -> DataLoader:
-    return DataLoader(Squares(length), **{"batch_size": 4, "num_workers": 2, **options})
+    return load(Squares(length), **options)
 
 
 class Named(Squares):
@@ -103,13 +109,9 @@ def in_tuples() -> DataLoader:
     return DataLoader(Squares(), batch_sampler=[tuple(range(6)), tuple(range(6, 12))])
 
 
-def sleeping() -> DataLoader:
-    return DataLoader(Sleeping(), batch_size=4, num_workers=2)
-
-
-def sluggish() -> DataLoader:
-    """Its first batch is slow too: nobody can tell whether the next one hangs."""
-    return DataLoader(Sleeping(first=3), batch_size=4, num_workers=2)
+sleeping = partial(load, Sleeping())
+# Its first batch is slow too: nobody can tell whether the next one hangs.
+sluggish = partial(load, Sleeping(first=3))
 
 
 def computing() -> DataLoader:
@@ -120,20 +122,10 @@ def computing() -> DataLoader:
     return good()
 
 
-def greedy() -> DataLoader:
-    return DataLoader(Greedy(200), batch_size=4, num_workers=2)
-
-
-def vanishing(workers: int = 0) -> DataLoader:
-    return DataLoader(Vanishing(), batch_size=4, num_workers=workers)
-
-
-def missing() -> DataLoader:
-    return DataLoader(Missing(), batch_size=4)
-
-
-def unloadable() -> DataLoader:
-    return DataLoader(Squares(), batch_size=-1)
+greedy = partial(load, Greedy(200))
+vanishing = partial(load, Vanishing(), num_workers=0)
+missing = partial(load, Missing(), num_workers=0)
+unloadable = partial(load, Squares(), batch_size=-1)
 
 
 class Repeated(Squares):
@@ -167,20 +159,10 @@ class Augmented(IterableDataset):
             yield number
 
 
-def turned() -> DataLoader:
-    return DataLoader(Turned())
-
-
-def augmented() -> DataLoader:
-    return DataLoader(Augmented())
-
-
-def repeated() -> DataLoader:
-    return DataLoader(Repeated(), batch_size=4)
-
-
-def asleep() -> DataLoader:
-    return DataLoader(Asleep(), batch_size=4)
+turned = partial(load, Turned())
+augmented = partial(load, Augmented())
+repeated = partial(load, Repeated(), num_workers=0)
+asleep = partial(load, Asleep(), num_workers=0)
 
 
 class Module:
@@ -241,8 +223,7 @@ def shared() -> DataLoader:
     return DataLoader(Shared(), batch_size=4, num_workers=1)
 
 
-def unsendable() -> DataLoader:
-    return DataLoader(Unsendable(), batch_size=4, num_workers=2, collate_fn=list)
+unsendable = partial(load, Unsendable(), collate_fn=list)
 
 
 def of_environment() -> DataLoader:
@@ -263,8 +244,7 @@ def of_files(files: list[str]) -> DataLoader:
     return DataLoader(OfFiles(files), batch_size=4)
 
 
-def crashing(workers: int = 0) -> DataLoader:
-    return DataLoader(Crashing(), batch_size=4, num_workers=workers)
+crashing = partial(load, Crashing(), num_workers=0)
 
 
 def stopped() -> None:

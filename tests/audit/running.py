@@ -51,10 +51,15 @@ def judged(entry: str, **seen: list[dict]) -> list[Finding]:
     return judge(results, checks)
 
 
+def told(entry: str, **seen: list[dict]) -> tuple[str, str]:
+    """Verdict and cause of the only finding on an entry."""
+    [finding] = judged(entry, **seen)
+    return finding.verdict, finding.cause
+
+
 def verdict_on(entry: str, **seen: list[dict]) -> str:
     """The verdict of the only finding on an entry."""
-    [finding] = judged(entry, **seen)
-    return finding.verdict
+    return told(entry, **seen)[0]
 
 
 def target_of(loader: object, val: object = None, **options: object) -> SimpleNamespace:

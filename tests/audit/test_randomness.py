@@ -28,6 +28,11 @@ from tests.audit.running import judged, target_of
 BUILD = "tests.audit.mutants:build"
 
 
+def said_of_results(entry: str, results: dict[str, Result]) -> list[Finding]:
+    """What is said by checks of how probes ended."""
+    return judge(results, [check for check in load([entry]) if not check.probes])
+
+
 def test_a_loop_that_never_ends_is_left(guard):
     loop = "tests.audit.mutants.order:trains_for_ever"
     args = {"num_workers": 0}
@@ -38,8 +43,7 @@ def test_a_loop_that_never_ends_is_left(guard):
 
 def test_a_loader_that_hangs_is_named_by_its_place(guard):
     results = guard.audit(Options(f"{plain.here}:sleeping", ranks=1, timeout=8), ["look", "epochs"])
-    checks = [check for check in load(["end"]) if not check.probes]
-    [finding] = judge(results, checks)
+    [finding] = said_of_results("end", results)
     assert finding.verdict == "fail" and "__getitem__" in finding.evidence["where"]
 
 
@@ -48,9 +52,9 @@ class Told(plain.Squares):
 
 
 def said_of_look(entry: str, status: str, text: str) -> list[Finding]:
-    """What is said of a loader whose first batch ended so, by checks of all results."""
+    """What is said of a loader whose first batch ended so."""
     results = {"look": Result(status, [], {"text": text, "where": "at y"}, 0.0)}
-    return judge(results, [check for check in load([entry]) if not check.probes])
+    return said_of_results(entry, results)
 
 
 @pytest.mark.parametrize(
@@ -453,7 +457,7 @@ def test_arguments_that_torch_refuses_together_fail_by_their_words(text, entry, 
 def test_epochs_that_take_long_are_no_batch_that_did_not_come():
     results = {"look": Result("ok", [{}], {}, 0.1)}
     results["epochs"] = Result("late", [], {"text": "x"}, 9.0)
-    assert judge(results, [check for check in load(["end"]) if not check.probes]) == []
+    assert said_of_results("end", results) == []
 
 
 def test_samples_that_three_ranks_have_are_counted_once():

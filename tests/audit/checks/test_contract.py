@@ -27,7 +27,7 @@ from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options, Rank
 from tests.audit import plain
 from tests.audit.ranks import Clock
-from tests.audit.running import judged, target_of, verdict_on
+from tests.audit.running import judged, target_of, told, verdict_on
 
 
 def test_files_that_are_gone_are_named(guard, tmp_path):
@@ -274,13 +274,17 @@ def test_growth_that_ends_at_the_bound_that_the_source_names_is_none(most, verdi
 def test_growth_that_ebbs_away_is_none():
     held = [10 * min(at, 45) + max(at - 45, 0) for at in range(80)]
     new = [{"samples": 1, "held": each * MIB} for each in held]
-    [finding] = judged("DP9", memory=[GROWING | {"new": new, "ranks": 30}])
-    assert (finding.verdict, finding.cause) == ("pass", "no growth with new samples")
+    assert told("DP9", memory=[GROWING | {"new": new, "ranks": 30}]) == (
+        "pass",
+        "no growth with new samples",
+    )
     # Allocators settle for a while after a cache is full.
     held = [10 * min(at, 40) + 3 * max(at - 40, 0) for at in range(80)]
     new = [{"samples": 1, "held": each * MIB} for each in held]
-    [finding] = judged("DP9", memory=[GROWING | {"new": new, "ranks": 30, "most": 40}])
-    assert (finding.verdict, finding.cause) == ("pass", "the growth ends after 40 samples")
+    assert told("DP9", memory=[GROWING | {"new": new, "ranks": 30, "most": 40}]) == (
+        "pass",
+        "the growth ends after 40 samples",
+    )
 
 
 @pytest.mark.parametrize(
@@ -295,8 +299,7 @@ def test_files_that_are_missing_are_told_even_if_they_are_not_needed(
     missing, needed, verdict, cause
 ):
     listed = {"name": "rows", "paths": 4, "missing": missing, "names": ["a.txt"][:missing]}
-    [finding] = judged("stale", contract=[{"paths": [listed | {"needed": needed}]}])
-    assert (finding.verdict, finding.cause) == (verdict, cause)
+    assert told("stale", contract=[{"paths": [listed | {"needed": needed}]}]) == (verdict, cause)
 
 
 @pytest.mark.parametrize(
@@ -580,9 +583,8 @@ def dropping(samples: int, replicas: int = 1) -> dict:
 def test_samples_that_drop_last_loses_are_counted_for_the_loader_that_loses_them(name, verdict):
     whole, losing = (dropping(samples) for samples in (24, 29))
     seen = {"train": whole, "val": whole, name: losing}
-    [finding] = judged("edges", edges=[seen], epochs=[])
     words = f"drop_last=True on the {name} loader loses 5 of 29 samples"
-    assert (finding.verdict, finding.cause) == (verdict, words)
+    assert told("edges", edges=[seen], epochs=[]) == (verdict, words)
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def summary(run: list[tuple[Expected, Seen]]) -> str:
     """Count false fails, defects that were named, and what was not decidable."""
     correct = [pair for pair in run if not pair[0].is_defect]
     defects = [pair for pair in run if pair[0].is_defect]
-    false_fails = [row.loader for row, seen in run if _false_fails(row, seen)]
-    named = [row.loader for row, seen in defects if not _missed(row, seen)]
+    false_fails = [row.loader for row, seen in run if _fails_beyond(seen.verdicts, row.verdicts)]
+    named = [row.loader for row, seen in defects if not _fails_beyond(row.verdicts, seen.verdicts)]
     claims = [
         (row.loader, entry, seen.verdicts.get(entry))
         for row, seen in run
@@ -104,14 +104,10 @@ def summary(run: list[tuple[Expected, Seen]]) -> str:
     )
 
 
-def _false_fails(row: Expected, seen: Seen) -> list[str]:
-    fails = [entry for entry, verdict in seen.verdicts.items() if verdict == "fail"]
-    return [entry for entry in fails if row.verdicts.get(entry) != "fail"]
-
-
-def _missed(row: Expected, seen: Seen) -> list[str]:
-    due = [entry for entry, verdict in row.verdicts.items() if verdict == "fail"]
-    return [entry for entry in due if seen.verdicts.get(entry) != "fail"]
+def _fails_beyond(verdicts: dict[str, str], others: dict[str, str]) -> list[str]:
+    """Return the entries that fail here, and not there."""
+    fails = [entry for entry, verdict in verdicts.items() if verdict == "fail"]
+    return [entry for entry in fails if others.get(entry) != "fail"]
 
 
 def page(run: list[tuple[Expected, Seen]]) -> str:

@@ -84,15 +84,13 @@ def of_steps() -> DataLoader:
 
 
 def trains_once(loader: DataLoader) -> None:
-    for _ in loader:
-        pass
+    list(loader)
 
 
 def trains(loader: DataLoader) -> None:
     """A training loop of two epochs that does not say which epoch it is."""
     for _ in range(2):
-        for _ in loader:
-            pass
+        list(loader)
 
 
 def trains_by_epoch(loader: DataLoader) -> None:
@@ -102,8 +100,7 @@ def trains_by_epoch(loader: DataLoader) -> None:
         for part in (loader.sampler, loader.batch_sampler, loader.dataset, held):
             if getattr(part, "set_epoch", None):
                 part.set_epoch(epoch)
-        for _ in loader:
-            pass
+        list(loader)
 
 
 def trains_by_attribute(loader: DataLoader) -> None:
@@ -251,46 +248,46 @@ class Reorders(Shuffled):
         return torch.randperm(self.rows).tolist()
 
 
-class Counting(Shuffled):
-    """Counts what was drawn from it: with workers that is more than what its user has seen."""
+class Position:
+    """A state that is the position alone."""
 
-    def __init__(self, rows: int) -> None:
-        super().__init__(rows)
-        self.drawn = self.start = 0
-
-    def __iter__(self) -> Iterator[int]:
-        start, self.start = self.start, 0
-        for drawn, index in enumerate(self.order()[start:], start=start + 1):
-            self.drawn = drawn
-            yield index
-        self.drawn = 0
+    start = given = 0
 
     def state_dict(self) -> dict:
-        return {"drawn": self.drawn, "epoch": self.epoch}
+        return {"given": self.given}
 
     def load_state_dict(self, state: dict) -> None:
-        self.start, self.epoch = state["drawn"], state["epoch"]
+        self.start = state["given"]
 
 
-class Nodes:
+class Nodes(Position):
     """Twin of torchdata 0.11.0's nodes: a random order is drawn anew after a restart, and skipped
     into."""
 
-    def __init__(self) -> None:
-        self.start = self.seen = 0
-
     def __iter__(self) -> Iterator[dict]:
         start, self.start = self.start, 0
-        for self.seen, ids in enumerate(torch.randperm(32).split(4), start=1):
-            if self.seen > start:
+        for self.given, ids in enumerate(torch.randperm(32).split(4), start=1):
+            if self.given > start:
                 yield {"id": ids}
-        self.seen = 0
+        self.given = 0
+
+
+class Counting(Position, Shuffled):
+    """Counts what was drawn from it: with workers that is more than what its user has seen."""
+
+    def __iter__(self) -> Iterator[int]:
+        start, self.start = self.start, 0
+        for given, index in enumerate(self.order()[start:], start=start + 1):
+            self.given = given
+            yield index
+        self.given = 0
 
     def state_dict(self) -> dict:
-        return {"seen": self.seen}
+        return super().state_dict() | {"epoch": self.epoch}
 
     def load_state_dict(self, state: dict) -> None:
-        self.start = state["seen"]
+        super().load_state_dict(state)
+        self.epoch = state["epoch"]
 
 
 class Refusing(Nodes):
@@ -301,13 +298,13 @@ class Refusing(Nodes):
         raise IndexError("list index out of range")
 
 
-class Positioned(DistributedSampler):
+class Positioned(Position, DistributedSampler):
     """Twin of torchdata 0.11.0's StatefulDistributedSampler: its state is the position, without the
     epoch; at the end of an epoch it stays there, unless it `forgets`."""
 
     def __init__(self, forgets: bool = False, last: int = 32) -> None:
         super().__init__(Rows(32))
-        self.forgets, self.last, self.given, self.start = forgets, last, 0, 0
+        self.forgets, self.last = forgets, last
 
     def __iter__(self) -> Iterator[int]:
         start, self.start = self.start, 0
@@ -316,12 +313,6 @@ class Positioned(DistributedSampler):
             if start < self.given <= last:
                 yield index
         self.given = 0 if self.forgets else self.given
-
-    def state_dict(self) -> dict:
-        return {"given": self.given}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.start = state["given"]
 
 
 def positioned(**settings: int) -> DataLoader:

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from torch.utils.data.distributed import DistributedSampler
 
+from tests.audit.plain import load
+
 
 def numbers(index: int, size: int = 4) -> torch.Tensor:
     return torch.rand(size, generator=torch.Generator().manual_seed(index))
@@ -86,11 +88,6 @@ class Noisy(Rows):
     def __getitem__(self, index: int) -> dict:
         sample = super().__getitem__(index)
         return {**sample, "x": sample["x"] + draw(self.rng)}
-
-
-def load(dataset: object, **settings: object) -> DataLoader:
-    """A DataLoader as most people write it: batches of four, two workers."""
-    return DataLoader(dataset, **{"batch_size": 4, "num_workers": 2, **settings})
 
 
 def spread(dataset: object, shuffle: bool = False, **settings: object) -> DataLoader:

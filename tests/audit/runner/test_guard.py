@@ -93,13 +93,13 @@ def statuses(guard: Guard, name: str, **options) -> tuple[list[str], dict]:
         ("computing", {"timeout": 6, "ranks": 1}, ["late", "skipped"], "not done after 3 s"),
         ("greedy", {"memory_mb": 1000}, ["memory", "skipped"], "more than 1.0 GiB"),
         ("vanishing", {}, ["ok", "died"], "ended with code 3"),
-        ("vanishing", {"args": {"workers": 1}}, ["ok", "raised"], ": KeyError: 5"),
+        ("vanishing", {"args": {"num_workers": 1}}, ["ok", "raised"], ": KeyError: 5"),
         ("missing", {}, ["ok", "raised"], "1"),
         ("unloadable", {}, ["raised", "skipped"], "batch_size should be a positive integer"),
         ("absent", {}, ["raised", "skipped"], "plain has no absent"),
         ("by_split", {}, ["raised", "skipped"], "gave a dict, which gives no batches"),
         ("train_and_val", {}, ["raised", "skipped"], "gave a tuple, which gives no batches"),
-        ("crashing", {"args": {"workers": 2}}, ["ok", "raised"], "a loader worker (pid "),
+        ("crashing", {"args": {"num_workers": 2}}, ["ok", "raised"], "a loader worker (pid "),
     ],
 )
 def test_a_loader_ends_in_time_and_leaves_nothing(guard, place, name, options, expected, text):
@@ -129,9 +129,7 @@ def test_workers_send_batches_also_where_the_path_of_tmpdir_is_long(tmp_path, mo
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 60)))
     Path(tempfile.tempdir).mkdir()
     with Guard() as guard:
-        results = guard.audit(
-            Options(f"{plain.here}:good", {"num_workers": 1}, ranks=1), ["look", "epochs"]
-        )
+        results = guard.audit(Options(f"{plain.here}:good", {"num_workers": 1}, ranks=1), PROBES)
     assert results["epochs"].status == "ok"
 
 
@@ -142,7 +140,7 @@ def test_an_audit_whose_process_is_killed_has_died(place):
 
 
 def test_ranks_find_in_their_environment_which_they_are(guard):
-    results = guard.audit(Options(f"{plain.here}:of_environment", ranks=2), ["look", "epochs"])
+    results = guard.audit(Options(f"{plain.here}:of_environment", ranks=2), PROBES)
     ranks = [epochs[0]["batches"] for epochs in results["epochs"].data]
     rows = [[index for batch in batches for index in batch["indices"]] for batches in ranks]
     assert rows == [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]]
@@ -190,7 +188,7 @@ def test_a_loader_stands_still_if_it_waits_for_longer_than_a_few_batches(
 
 def test_what_a_script_shares_with_its_workers_is_made_for_their_start_method(guard):
     options = Options(f"{plain.here}:shared", ranks=1, start_method="spawn")
-    results = guard.audit(options, ["look", "epochs"])
+    results = guard.audit(options, PROBES)
     assert results["epochs"].status == "ok"
 
 

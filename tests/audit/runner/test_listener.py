@@ -75,6 +75,13 @@ class Stream(IterableDataset):
         yield from range(6)
 
 
+def notes_of(loader: object, rank: Clock) -> list[dict]:
+    """How the batches of one epoch came about."""
+    tap = Listener(loader, rank)
+    tap.run()
+    return tap.notes(0)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_have_their_indices_workers_and_samples(rank, workers):
     loader = plain.good(shuffle=True, num_workers=workers)
@@ -164,9 +171,8 @@ def test_what_reads_no_loader_leaves_none(rank, loader):
 
 
 def test_random_states_are_noted_where_they_are_drawn_from(rank):
-    tap = Listener(DataLoader(Held(), batch_size=4, num_workers=2), rank)
-    tap.run()
-    first, second, third = tap.notes(0)
+    loader = DataLoader(Held(), batch_size=4, num_workers=2)
+    first, second, third = notes_of(loader, rank)
     assert first["start"] == second["start"] | {
         name: first["start"][name] for name in ("torch", "python", "numpy")
     }
@@ -180,21 +186,17 @@ def test_random_states_are_noted_where_they_are_drawn_from(rank):
 
 
 def test_a_loader_without_indices_is_known_by_content(rank):
-    tap = Listener(DataLoader(Stream(), batch_size=2, num_workers=2), rank)
-    tap.run()
-    assert [note["worker"] for note in tap.notes(0)] == [0, 1] * 3
-    assert {note["indices"] for note in tap.notes(0)} == {None}
+    notes = notes_of(DataLoader(Stream(), batch_size=2, num_workers=2), rank)
+    assert [note["worker"] for note in notes] == [0, 1] * 3
+    assert {note["indices"] for note in notes} == {None}
     # Batches that are equal came in turn.
-    tap = Listener(DataLoader([0] * 8, batch_size=2, num_workers=2), rank)
-    tap.run()
-    assert [note["worker"] for note in tap.notes(0)] == [0, 1] * 2
+    notes = notes_of(DataLoader([0] * 8, batch_size=2, num_workers=2), rank)
+    assert [note["worker"] for note in notes] == [0, 1] * 2
 
 
 @pytest.mark.parametrize("rng", [random.Random(0), torch.Generator(), np.random.default_rng(0)])
 def test_a_generator_that_a_sample_seeds_has_not_begun_as_its_copy(rng, rank):
-    tap = Listener(load(Lazily(rng)), rank)
-    tap.run()
-    for note in tap.notes(0):
+    for note in notes_of(load(Lazily(rng)), rank):
         assert "rng" in note["random"].keys() - note["start"].keys()
 
 
@@ -207,9 +209,8 @@ def test_a_generator_that_a_sample_seeds_has_not_begun_as_its_copy(rng, rank):
     ],
 )
 def test_a_state_that_samples_seed_alike_has_begun_alike_in_each_worker(name, seed, rank):
-    tap = Listener(load(Rows(make=lambda index: (seed(), index)[1])), rank)
-    tap.run()
-    first, second, *_ = tap.notes(0)
+    loader = load(Rows(make=lambda index: (seed(), index)[1]))
+    first, second, *_ = notes_of(loader, rank)
     assert first["worker"] != second["worker"] and first["start"][name] == second["start"][name]
 
 
@@ -240,9 +241,8 @@ def test_a_loader_is_read_with_other_workers_than_its_own(rank, own, given):
 
 
 def test_a_batch_has_as_many_samples_as_it_was_made_of(rank):
-    tap = Listener(DataLoader(plain.Squares(6), 4, collate_fn=lambda _: torch.zeros(1, 9)), rank)
-    tap.run()
-    assert [note["size"] for note in tap.notes(0)] == [4, 2]
+    loader = DataLoader(plain.Squares(6), 4, collate_fn=lambda _: torch.zeros(1, 9))
+    assert [note["size"] for note in notes_of(loader, rank)] == [4, 2]
 
 
 def test_seeds_draw_the_same_again():
@@ -261,10 +261,9 @@ def test_loaders_in_a_list_are_listened_to(rank):
         def __iter__(self):
             return iter(self.loaders[1])
 
-    tap = Listener(Several(), rank)
-    tap.run()
-    assert [note["indices"] for note in tap.notes(0)] == [[*range(at, at + 4)] for at in (0, 4, 8)]
-    assert all("random" in note for note in tap.notes(0))
+    notes = notes_of(Several(), rank)
+    assert [note["indices"] for note in notes] == [[*range(at, at + 4)] for at in (0, 4, 8)]
+    assert all("random" in note for note in notes)
 
 
 @pytest.mark.parametrize("seconds", [100, 0])
