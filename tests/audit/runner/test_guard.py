@@ -154,7 +154,7 @@ def test_the_error_is_that_of_the_rank_that_raised(guard):
 
 @pytest.mark.parametrize("answers", [{0: 2, 1: 1}, {0: 1}])  # rank 1 first; it died
 def test_of_ranks_that_have_ended_the_first_one_is_blamed(tmp_path, answers):
-    probe_run = _Run(probes.PROBES["look"], Options("a:b", ranks=2), tmp_path, 9.0)
+    probe_run = _Run(probes.PROBES["epochs"], Options("a:b", ranks=2), tmp_path, 9.0)
     for rank, second in answers.items():
         answer = probe_run.folder / f"{rank}.json"
         answer.write_text('{"error": {"text": "x"}}')

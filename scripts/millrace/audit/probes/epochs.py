@@ -27,6 +27,7 @@ from millrace.audit.runner.listener import (
     index_list,
     is_stream,
     length,
+    noting,
 )
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
@@ -396,16 +397,6 @@ def tell_epoch(tap: Listener, number: int) -> None:
     """Call set_epoch on all parts that have it."""
     for part in parts(tap, "set_epoch").values():
         part.set_epoch(number)
-
-
-def noting(function: Callable, note: Callable) -> Callable:
-    """The function, which calls `note` with its arguments first."""
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        note(*args, *kwargs.values())
-        return function(*args, **kwargs)
-
-    return called
 
 
 def _notes(tap: Listener, numbers: tuple[int, ...]) -> Notes:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.audit.runner.digest import members
+from millrace.audit.splits.samples import MEDIA
 
 
 def roots(owner: Any) -> list[str]:
@@ -27,10 +28,10 @@ def paths(entry: Any) -> Iterator[str]:
             yield str(part)
 
 
-def files(entry: Any, owner: Any, suffixes: tuple[str, ...]) -> Iterator[str]:
-    """Yield the files with one of these endings that an entry of an owner's list names."""
+def media(entry: Any, owner: Any) -> Iterator[str]:
+    """Yield the files with sound or pictures that an entry of an owner's list names."""
     folders = roots(owner)
     for path in paths(entry):
-        if path.lower().endswith(suffixes):
+        if path.lower().endswith(MEDIA):
             places = (os.path.join(root, path) for root in folders)
             yield from filter(os.path.isfile, places)

@@ -15,12 +15,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from millrace.audit.probes.batches import index_batches
-from millrace.audit.probes.listed import files
+from millrace.audit.probes.listed import media
 from millrace.audit.runner.digest import is_plain, members, tensor_bytes
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
-from millrace.audit.splits.samples import MEDIA
 
 IDS = ("recording", "recording_id", "rec_id", "id", "uid", "utt_id", "key", "__key__")
 
@@ -155,5 +154,5 @@ def _rows_of(data: Any) -> list[Any]:
 def _media(entries: list[Any], owner: Any) -> Iterator[Mark]:
     """Yield the paths of the files that entries of lists name."""
     for entry in entries:
-        for file in files(entry, owner, MEDIA):
+        for file in media(entry, owner):
             yield "file", os.path.realpath(file)

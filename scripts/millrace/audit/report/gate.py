@@ -20,11 +20,12 @@ def with_reasons(document: dict, reasons: Mapping[str, str]) -> dict:
     entries = []
     for entry in document["entries"]:
         verdict = entry["findings"][0]["verdict"]  # the worst is the first
-        reason = reasons.get(entry["name"])
-        if reason and verdict in ("fail", "not decidable"):
-            entries.append({**entry, "verdict": "ignored", "reason": reason})
-        else:
-            entries.append({**entry, "verdict": verdict, "reason": None})
+        reason = None
+        if verdict in ("fail", "not decidable"):
+            reason = reasons.get(entry["name"])
+        if reason:
+            verdict = "ignored"
+        entries.append({**entry, "verdict": verdict, "reason": reason})
     numbers = Counter(entry["verdict"] for entry in entries)
     counts = {verdict: numbers[verdict] for verdict in document["counts"]}
     return {**document, "entries": entries, "counts": counts}

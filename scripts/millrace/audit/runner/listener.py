@@ -321,22 +321,17 @@ class Functions:
         self.start = states(held)
         self.held = {path: _seeding(generator) for path, generator in held.items()}
         python: Any = random.Random
-        python.seed = self._noting(python.seed)
+        python.seed = noting(python.seed, self._forget_start)
         torch.manual_seed = self._noting_global("torch", torch.manual_seed)
         random.seed = self._noting_global("python", random.seed)
         if (numpy := sys.modules.get("numpy")) is not None:
             numpy.random.seed = self._noting_global("numpy", numpy.random.seed)
 
-    def _noting(self, seed: Callable) -> Callable:
-        """Python's seed(), which also notes that a generator is seeded anew."""
-
-        def noted(generator: random.Random, *args: Any, **named: Any) -> None:
-            for path, (begun, _) in self.held.items():
-                if begun is generator:
-                    self.start.pop(path, None)
-            seed(generator, *args, **named)
-
-        return noted
+    def _forget_start(self, seeded: random.Random, *_: Any) -> None:
+        """A generator that is seeded anew has not begun as its copy."""
+        for path, (generator, _seed) in self.held.items():
+            if generator is seeded:
+                self.start.pop(path, None)
 
     def _noting_global(self, name: str, seed: Callable) -> Callable:
         """A seed() of torch, Python or NumPy, which also notes the state that it first gave."""
@@ -348,6 +343,16 @@ class Functions:
             return result
 
         return noted
+
+
+def noting(function: Callable, note: Callable) -> Callable:
+    """The function, which calls `note` with its arguments first."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        note(*args, *kwargs.values())
+        return function(*args, **kwargs)
+
+    return called
 
 
 def _die_with(process: Any) -> None:
