@@ -71,6 +71,8 @@ class Case:
 
 bug = partial(Case, True)
 twin = partial(Case, False)
+passing = partial(twin, verdict="pass")
+undecided = partial(twin, verdict="not decidable")
 
 
 def both(module: object) -> dict[str, Callable]:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Sampler, Subset, default_collate
 
-from tests.audit.mutants import PICKLED, RANKS, bug, twin
+from tests.audit.mutants import PICKLED, RANKS, bug, passing, twin, undecided
 from tests.audit.mutants.rows import Rows, Stream, load, numbers, row, spread, train
 from tests.audit.mutants.vision import Compose
 
@@ -352,11 +352,10 @@ CASES = {
         bug("as long as neighbours, shuffled", lambda: train(Rows(make=like_neighbours))),
         twin("as long as neighbours, in order", lambda: load(Rows(make=like_neighbours))),
         twin("padded with lengths", lambda: train(RAGGED, collate_fn=padded)),
-        twin(
+        passing(
             "padded, and nothing says so",
             lambda: train(RAGGED, collate_fn=lambda samples: padded(samples)["x"]),
             methods=("fork",),
-            verdict="pass",
         ),
         twin("a list of tensors", lambda: train(RAGGED, collate_fn=listed)),
         twin("ragged rows one a batch", lambda: train(RAGGED, batch_size=1)),
@@ -370,8 +369,8 @@ CASES = {
         bug("a class inside a dict", lambda: pinned(inside_a_dict)),
         bug("pin_memory returns none", lambda: pinned(PinsNothing), says="returns None"),
         bug("pin_memory loses a field", lambda: pinned(PinsHalf)),
-        twin("a class that pins", lambda: pinned(Pins), verdict="pass", says="tensors"),
-        twin("a named tuple", lambda: pinned(as_pair), verdict="pass", says="1 tensors"),
+        passing("a class that pins", lambda: pinned(Pins), says="tensors"),
+        passing("a named tuple", lambda: pinned(as_pair), says="1 tensors"),
         twin(
             "a class and no pinning",
             lambda: load(Rows(), collate_fn=Batch),
@@ -399,7 +398,7 @@ CASES = {
         bug(
             "an open file", lambda folder: load(Rows(make=FromFile(folder, True))), methods=PICKLED
         ),
-        twin(
+        passing(
             "a lambda where workers are forked",
             lambda: load(
                 Rows(),
@@ -407,17 +406,15 @@ CASES = {
                 multiprocessing_context="fork",
             ),
             methods=("fork",),
-            verdict="pass",
             says="collate_fn",
         ),
         twin("a partial as transform", lambda: scaled(partial(times, factor=2.0))),
         twin("a callable class as transform", lambda: scaled(Times(2.0))),
         twin("a shared value as factor", lambda: scaled(Shared(2.0)), methods=PICKLED),
-        twin(
+        undecided(
             "an open file that is not sent",
             lambda folder: load(Rows(make=LeftOpen(folder, True))),
             methods=("fork",),
-            verdict="not decidable",
             says="dataset.make.file is open before the fork",
         ),
         twin(
@@ -441,10 +438,9 @@ CASES = {
             lambda: train(Items(80, 120, wraps=True)),
             says="[120] gives sample 40 again",
         ),
-        twin(
+        undecided(
             "an epoch of as many random draws as it likes",
             lambda: train(Items(24, 30, wraps=True, make=noisy)),
-            verdict="not decidable",
             says="[30] gives sample 6 again",
         ),
         bug("rows three times on purpose, but twice", lambda: train(Repeating(3))),
@@ -454,25 +450,19 @@ CASES = {
             says="[23] raises IndexError",
         ),
         bug("a length one short", lambda: train(Items(25, 24)), says="items has 25 items"),
-        twin(
-            "a table of offsets with an end",
-            lambda: train(Items(25, 24, step=7)),
-            verdict="not decidable",
-        ),
+        undecided("a table of offsets with an end", lambda: train(Items(25, 24, step=7))),
         bug("a stream shorter than it says", lambda: load(Sized(30))),
         bug(
             "a stream longer than it says",
             lambda: load(Sized(20), num_workers=0),
             says="gives 24 samples",
         ),
-        twin("the next row for one that fails", lambda: train(Skips(24, 24)), verdict="pass"),
-        twin(
-            "rows twice on purpose", lambda: train(Repeating(2)), verdict="pass", says="len is 24"
-        ),
-        twin("rows twice by the class", lambda: train(Doubled(12, 24, True)), verdict="pass"),
-        twin("rows and the next", lambda: train(WithNext(25, 24)), verdict="pass"),
-        twin("longer epochs", lambda: load(Rows(), sampler=Grows()), verdict="pass"),
-        twin("a stream", lambda: load(Sized(24), num_workers=0), verdict="pass"),
+        passing("the next row for one that fails", lambda: train(Skips(24, 24))),
+        passing("rows twice on purpose", lambda: train(Repeating(2)), says="len is 24"),
+        passing("rows twice by the class", lambda: train(Doubled(12, 24, True))),
+        passing("rows and the next", lambda: train(WithNext(25, 24))),
+        passing("longer epochs", lambda: load(Rows(), sampler=Grows())),
+        passing("a stream", lambda: load(Sized(24), num_workers=0)),
         twin("a list that takes negative indices", lambda: train(Items(24, 24))),
         twin(
             "rows in a dict",
@@ -495,17 +485,11 @@ CASES = {
         twin("frozen norm", one_more, "--model @contract:frozen_norm"),
         twin("several pixels", one_more, "--model @contract:batch_norm_pixels"),
         twin("the last dropped", lambda: one_more(drop_last=True), "--model @contract:batch_norm"),
-        twin("a sampler without an end", forever, "--epochs 1", verdict="pass"),
-        twin("no model", one_more, verdict="not decidable", says="rank 0: step 6"),
-        twin(
-            "no model, two ranks",
-            lambda: spread(Rows(18)),
-            RANKS,
-            verdict="not decidable",
-            says="rank 1: step 2",
-        ),
+        passing("a sampler without an end", forever, "--epochs 1"),
+        undecided("no model", one_more, says="rank 0: step 6"),
+        undecided("no model, two ranks", lambda: spread(Rows(18)), RANKS, says="rank 1: step 2"),
     ],
     "DP15": [
-        twin("small batches", lambda: train(Rows()), verdict="pass", says="2 in the loop"),
+        passing("small batches", lambda: train(Rows()), says="2 in the loop"),
     ],
 }

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
 from tests.audit import plain
-from tests.audit.mutants import RANKS, bug, twin
+from tests.audit.mutants import RANKS, bug, passing, twin, undecided
 from tests.audit.mutants.rows import Rows, Stream, load, rank, spread, train, world
 
 
@@ -363,52 +363,33 @@ CASES = {
         twin(
             "an epoch in shared memory", lambda: load(ShuffledStream(True), persistent_workers=True)
         ),
-        twin(
-            "an epoch for new workers",
-            lambda: load(ShuffledStream(shared=False)),
-            LOOP_BY_EPOCH,
-            verdict="pass",
+        passing(
+            "an epoch for new workers", lambda: load(ShuffledStream(shared=False)), LOOP_BY_EPOCH
         ),
         twin("rows by an epoch for new workers", lambda: load(NoisyByEpoch())),
         twin("rows as they stand", lambda: load(Rows()), verdict="not applicable"),
         twin("others drawn", lambda: load(Drawing()), verdict="not applicable"),
-        twin(
+        undecided(
             "an order that was read up",
             lambda: load(Rows(), sampler=Kept(24)),
-            verdict="not decidable",
             says="no two orders",
         ),
-        twin(
-            "a pass of many epochs",
-            of_steps,
-            verdict="not decidable",
-            says="a pass draws each sample several times",
-        ),
-        twin(
-            "a pass of many epochs, and a loop",
-            of_steps,
-            "--loop @order:trains_once",
-            verdict="pass",
-        ),
+        undecided("a pass of many epochs", of_steps, says="a pass draws each sample several times"),
+        passing("a pass of many epochs, and a loop", of_steps, "--loop @order:trains_once"),
         bug("many passes of many epochs", of_steps, LOOP, says="come in one order"),
-        twin(
+        undecided(
             "a loop that sets an epoch without a method",
             lambda: load(UntoldStream(shared=False)),
             "--loop @order:sets_epoch",
-            verdict="not decidable",
             says="unless the loop sets dataset.epoch, as it does",
         ),
-        twin(
+        undecided(
             "a sampler that a stream holds",
             lambda: load(SampledStream()),
-            verdict="not decidable",
             says="the order changes only after set_epoch",
         ),
-        twin(
-            "a loop that tells a stream's sampler",
-            lambda: load(SampledStream()),
-            LOOP_BY_EPOCH,
-            verdict="pass",
+        passing(
+            "a loop that tells a stream's sampler", lambda: load(SampledStream()), LOOP_BY_EPOCH
         ),
         bug(
             "persistent copies of a stream's sampler",
@@ -416,23 +397,19 @@ CASES = {
             LOOP_BY_EPOCH,
             says="persistent workers miss it",
         ),
-        twin("no loop is given", distributed, RANKS, verdict="not decidable"),
-        twin(
+        undecided("no loop is given", distributed, RANKS),
+        undecided(
             "an epoch that is heard of one late",
             lambda: plain.Infinite(sampler=DistributedSampler(plain.Squares())),
             RANKS,
-            verdict="not decidable",
             says="only after set_epoch",
         ),
         twin(
             "a seeded generator", lambda: train(Rows(), generator=torch.Generator().manual_seed(0))
         ),
-        twin("a loop with set_epoch", distributed, f"{RANKS} {LOOP_BY_EPOCH}", verdict="pass"),
-        twin(
-            "a loop that sets the epoch",
-            distributed,
-            f"{RANKS} --loop @order:trains_by_attribute",
-            verdict="pass",
+        passing("a loop with set_epoch", distributed, f"{RANKS} {LOOP_BY_EPOCH}"),
+        passing(
+            "a loop that sets the epoch", distributed, f"{RANKS} --loop @order:trains_by_attribute"
         ),
         bug(
             "a loop that stays in the first epoch",
@@ -465,24 +442,18 @@ CASES = {
             LOOP_BY_EPOCH,
             says="restored in mid-epoch 1 by sampler: 4 samples skipped",
         ),
-        twin(
+        undecided(
             "nobody says which epoch a state is of",
             forgetful,
-            verdict="not decidable",
             says="right only if set_epoch is called",
         ),
-        twin(
-            "a loop says which epoch a state is of",
-            forgetful,
-            LOOP_BY_EPOCH,
-            verdict="pass",
-            says="after epoch 0",
+        passing(
+            "a loop says which epoch a state is of", forgetful, LOOP_BY_EPOCH, says="after epoch 0"
         ),
         twin("batches counted as seen", lambda: resumable(Resumable, Shuffled(48))),
-        twin(
+        passing(
             "drawn without workers",
             lambda: resumable(DataLoader, Counting(48), workers=0),
-            verdict="pass",
             says="by sampler",
         ),
         twin(

@@ -16,7 +16,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from tests.audit.mutants import PICKLED, RANKS, bug, twin
+from tests.audit.mutants import PICKLED, RANKS, bug, passing, twin, undecided
 from tests.audit.mutants.rows import Rows, Stream, load, rank, row, spread, train, world
 
 
@@ -205,42 +205,36 @@ CASES = {
             says="300 samples come on several of 2 workers",
         ),
         bug("each rank has a subset of its own", own_subset, RANKS, says=OF_RANKS),
-        twin(
-            "shared out over ranks and workers",
-            lambda: load(Stream(32)),
-            RANKS,
-            verdict="pass",
-            says="share out",
+        passing(
+            "shared out over ranks and workers", lambda: load(Stream(32)), RANKS, says="share out"
         ),
         bug(
             "a share of a share",
             lambda: load(Narrowing(48), persistent_workers=True),
             says="24 of 48 samples come nowhere in epoch 1",
         ),
-        twin("a share of new workers", lambda: load(Narrowing(48)), verdict="pass"),
-        twin("batches joined by a wrapper", lambda: Regrouped(True), verdict="not decidable"),
-        twin("batches cut by a wrapper", lambda: Regrouped(False), verdict="pass"),
-        twin("no rows", lambda: load(Subset(Rows(), [])), RANKS, verdict="pass"),
-        twin("whole batches of each rank", by_batch, RANKS, verdict="pass", says="share out"),
-        twin("batches that tell more", told, verdict="pass", says="share out"),
-        twin(
+        passing("a share of new workers", lambda: load(Narrowing(48))),
+        undecided("batches joined by a wrapper", lambda: Regrouped(True)),
+        passing("batches cut by a wrapper", lambda: Regrouped(False)),
+        passing("no rows", lambda: load(Subset(Rows(), [])), RANKS),
+        passing("whole batches of each rank", by_batch, RANKS, says="share out"),
+        passing("batches that tell more", told, says="share out"),
+        undecided(
             "batches that tell less",
             lambda: told(in_one_list, "worker"),
-            verdict="not decidable",
             says="none that the dataset gives by itself",
         ),
-        twin("no end", lambda: load(Endless(33)), "--epochs 1", verdict="not decidable"),
+        undecided("no end", lambda: load(Endless(33)), "--epochs 1"),
         twin("rows of equal contents", lambda: load(Stream(32, make=alike)), RANKS),
         twin(
             "drawn with replacement",
             lambda: load(Rows(), sampler=WeightedRandomSampler(WEIGHTS, 24)),
         ),
-        twin("drawn with replacement, by rank", lambda: drawn_again(rank()), RANKS, verdict="pass"),
-        twin(
+        passing("drawn with replacement, by rank", lambda: drawn_again(rank()), RANKS),
+        undecided(
             "drawn with replacement, on all ranks alike",
             lambda: drawn_again(0),
             RANKS,
-            verdict="not decidable",
             says="several ranks draw the same samples",
         ),
         twin("one worker needs no sharding", lambda: load(Stream(shard="none"), num_workers=1)),
