@@ -195,15 +195,18 @@ LOOP |= {"ended": True}
 SOURCE = {"iterable": True, "complete": True, "all_drawn": True, "stable": ["", "id"]}
 SOURCE |= {"reordered": False, "shuffled_by": [], "frameworks": [], "makes_batches": False}
 SOURCE["samples"] = [sample for note in notes(list(range(48))) for sample in note["samples"]]
-MAPPED = SOURCE | {"iterable": False}
+MAPPED = {"iterable": False}
+USUAL = {"look": LOOK, "source": SOURCE, "loop": LOOP}
 
 
-def said(entry: str, **seen: list[dict]) -> list[Finding]:
-    """What is said of an entry, of what the probes saw in each rank."""
-    return judged(entry, **{"look": [LOOK], "source": [SOURCE], "loop": [LOOP], **seen})
+def said(entry: str, **seen: object) -> list[Finding]:
+    """What is said of an entry, of what the probes saw in each rank; of those in USUAL what differs
+    from it."""
+    of_one_rank = {name: [usual | seen.pop(name, {})] for name, usual in USUAL.items()}
+    return judged(entry, **of_one_rank, **seen)
 
 
-def verdict_on(entry: str, **seen: list[dict]) -> str:
+def verdict_on(entry: str, **seen: object) -> str:
     """The verdict of the only finding."""
     [finding] = said(entry, **seen)
     return finding.verdict
@@ -221,7 +224,7 @@ def verdict_on(entry: str, **seen: list[dict]) -> str:
 @pytest.mark.parametrize("stable", [["", "class", "id"], ["class", "id"]])
 def test_samples_are_counted_over_all_ranks(ranks, samples, distinct, stable):
     epochs = [[epoch(list(ids))] for ids in ranks]
-    [finding] = said("DP2", epochs=epochs, source=[SOURCE | {"stable": stable}])
+    [finding] = said("DP2", epochs=epochs, source={"stable": stable})
     assert finding.verdict == "pass"
     assert finding.cause.endswith(f" out {samples} samples, {distinct} distinct, of 48")
 
@@ -259,17 +262,17 @@ def test_less_than_a_step_of_all_that_make_batches_may_be_dropped(has_sampler, l
     given = list(range(48 - lost))
     # A worker that has no batch to give is none of those that share.
     ranks = [[given[0::4], given[1::4]], [given[2::4] + given[3::4]]]
-    source = MAPPED if has_sampler else SOURCE
-    [finding] = said("DP2", epochs=of_workers(ranks, has_sampler), source=[source])
+    source = MAPPED if has_sampler else {}
+    [finding] = said("DP2", epochs=of_workers(ranks, has_sampler), source=source)
     assert finding.verdict == verdict
     first_lost = [str(row) for row in range(48 - lost, 48)][:8]
     assert verdict == "pass" or finding.evidence == {"lost": first_lost}
     # A wrapper that counts steps goes on in its next epoch.
     left = [[{**rank[0], "left": True}] for rank in of_workers(ranks, has_sampler)]
-    assert verdict_on("DP2", epochs=left, source=[source]) == "pass"
+    assert verdict_on("DP2", epochs=left, source=source) == "pass"
     # A sampler may leave samples out.
     leaving_out = source | {"all_drawn": False}
-    assert verdict_on("DP2", epochs=of_workers(ranks, has_sampler), source=[leaving_out]) == "pass"
+    assert verdict_on("DP2", epochs=of_workers(ranks, has_sampler), source=leaving_out) == "pass"
 
 
 EVEN, ODD = list(range(0, 48, 2)), list(range(1, 48, 2))
@@ -317,9 +320,8 @@ def test_samples_that_later_epochs_of_a_stream_leave_out_are_lost(ranks, lost):
 def test_as_many_samples_may_repeat_as_fill_up_the_last_step(has_sampler, stable, repeats, verdict):
     """Of 47 samples a sampler repeats one for steps of 8; how full a stream's are nobody knows."""
     ranks = [[list(range(24))], [[*range(24, 47), *range(repeats)]]]
-    source = MAPPED if has_sampler else SOURCE
-    source = source | {"samples": SOURCE["samples"][:47], "stable": stable}
-    [finding] = said("DP2", epochs=of_workers(ranks, has_sampler), source=[source])
+    source = {"iterable": not has_sampler, "samples": SOURCE["samples"][:47], "stable": stable}
+    [finding] = said("DP2", epochs=of_workers(ranks, has_sampler), source=source)
     assert finding.verdict == verdict
     repeated = {"ids": [str(row) for row in range(repeats)]}
     assert verdict != "fail" or finding.evidence == repeated
@@ -329,18 +331,18 @@ def test_as_many_samples_may_repeat_as_fill_up_the_last_step(has_sampler, stable
 def test_a_batch_of_another_size_may_come_again_to_fill_up_the_last_step(repeats, verdict):
     """Batches by length: four of 4 on rank 0, and 3 and 1, which a rank repeats as a whole."""
     epochs = of_workers([[list(range(23)), [23]], [[*range(24, 48), *range(repeats)]]], True)
-    assert verdict_on("DP2", epochs=epochs, source=[MAPPED]) == verdict
+    assert verdict_on("DP2", epochs=epochs, source=MAPPED) == verdict
 
 
 def test_the_last_batch_of_each_rank_may_be_smaller_and_is_no_batch_of_another_size():
     """Five of 4 and one of 2 on each rank: of 39 samples one may repeat."""
     epochs = of_workers([[list(range(22))], [[*range(22, 39), *range(5)]]], True)
     source = MAPPED | {"samples": SOURCE["samples"][:39]}
-    assert verdict_on("DP2", epochs=epochs, source=[source]) == "fail"
+    assert verdict_on("DP2", epochs=epochs, source=source) == "fail"
     # The largest batch is that of all ranks: of 35 samples five may repeat.
     epochs = of_workers([[[0, 1]], [[*range(2, 35), 0, 1]]], True)
     source = MAPPED | {"samples": SOURCE["samples"][:35]}
-    assert verdict_on("DP2", epochs=epochs, source=[source]) == "pass"
+    assert verdict_on("DP2", epochs=epochs, source=source) == "pass"
 
 
 @pytest.mark.parametrize(("samples", "verdict"), [(36, "not decidable"), (48, "pass")])
@@ -385,7 +387,7 @@ def test_what_one_worker_gives_twice_is_not_repeated_by_several():
 )
 def test_ranks_of_one_sampler_are_alike_unless_it_is_shared_out(source, verdict):
     ranks = of_workers([[list(range(48))]] * 2, has_sampler=True)
-    assert verdict_on("DP2", epochs=ranks, source=[MAPPED | source]) == verdict
+    assert verdict_on("DP2", epochs=ranks, source=MAPPED | source) == verdict
 
 
 @pytest.mark.parametrize(
@@ -395,7 +397,7 @@ def test_ranks_of_one_sampler_are_alike_unless_it_is_shared_out(source, verdict)
 def test_a_sampler_that_draws_with_replacement_may_meet_but_not_all_the_way(count, second, verdict):
     drawn = [*range(count), *range(count)]
     ranks = of_workers([[drawn], [drawn[::second]]], has_sampler=True)
-    [finding] = said("DP2", epochs=ranks, source=[MAPPED])
+    [finding] = said("DP2", epochs=ranks, source=MAPPED)
     assert finding.verdict == verdict and "draws with replacement" in finding.cause
 
 
@@ -403,8 +405,9 @@ def test_a_sampler_that_draws_with_replacement_may_meet_but_not_all_the_way(coun
 def test_samples_that_nothing_tells_apart_may_be_those_of_one_process(together, needs):
     """Nobody said how many processes train: one would be decided by its indices."""
     ranks = of_workers([[list(range(48))]] * 2, has_sampler=True)
-    look = LOOK | {"together": together}
-    [finding] = said("DP2", epochs=ranks, look=[look], source=[MAPPED | {"stable": []}])
+    [finding] = said(
+        "DP2", epochs=ranks, look={"together": together}, source=MAPPED | {"stable": []}
+    )
     assert finding.verdict == "not decidable" and finding.needs.startswith(needs)
 
 
@@ -413,7 +416,7 @@ def test_indices_that_mean_other_samples_on_another_rank_repeat_nothing():
     for [read] in ranks:
         for note in read["batches"]:
             note["indices"] = [int(sample["id"]) % 24 for sample in note["samples"]]
-    [finding] = said("DP2", epochs=ranks, source=[SOURCE | {"complete": False}])
+    [finding] = said("DP2", epochs=ranks, source={"complete": False})
     assert finding.verdict != "fail"
 
 
@@ -429,7 +432,7 @@ def test_indices_that_mean_other_samples_on_another_rank_repeat_nothing():
 )
 def test_steps_are_uneven_if_a_rank_ends_before_another(second, loop, is_blamed):
     ranks = [[epoch(list(range(24)))], [second]]
-    findings = said("DP3", epochs=ranks, loop=[LOOP | loop])
+    findings = said("DP3", epochs=ranks, loop=loop)
     assert ("fail" in [each.verdict for each in findings]) == is_blamed
 
 
@@ -470,17 +473,17 @@ def test_ranks_that_are_uneven_only_in_the_second_epoch_fail():
     first, short = list(range(24)), list(range(16))
     ranks = [[epoch(first), epoch(first)], [epoch(first), epoch(short)]]
     [finding] = said("DP3", epochs=ranks)
-    [alone] = said("DP3", epochs=ranks, look=[LOOK | {"together": False}])
+    [alone] = said("DP3", epochs=ranks, look={"together": False})
     assert alone.verdict == "not decidable" and "--ranks 1 if one does" in alone.needs
     assert (finding.verdict, finding.cause) == ("fail", "ranks make [6, 4] steps in epoch 1")
 
 
 def test_epochs_0_and_1_are_compared_however_many_are_read():
     ranks = [[epoch(ONE), epoch(ONE[:3], ended=False), epoch(OTHER)]]
-    [finding] = said("DP14", epochs=ranks, set_epoch=[DEAF], source=[SOURCE | SHUFFLED])
+    [finding] = said("DP14", epochs=ranks, set_epoch=[DEAF], source=SHUFFLED)
     assert finding.verdict == "fail" and finding.evidence.keys() == {"epoch 0", "epoch 1"}
     ranks = [[epoch(ONE), epoch([])]]
-    [finding] = said("DP14", epochs=ranks, set_epoch=[DEAF], source=[SOURCE | SHUFFLED])
+    [finding] = said("DP14", epochs=ranks, set_epoch=[DEAF], source=SHUFFLED)
     assert finding.cause == "no two orders to compare"
 
 
@@ -490,7 +493,7 @@ def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
     other = [*ids[:20], *ids[:19:-1]]
     ranks = [[epoch(ids), epoch(other if each == rank else ids)] for each in range(2)]
     untold = [{"parts": [], "flags": {}}] * 2
-    assert verdict_on("DP14", epochs=ranks, set_epoch=untold, loop=[LOOP] * 2) == verdict
+    assert verdict_on("DP14", epochs=ranks, set_epoch=untold) == verdict
 
 
 @pytest.mark.parametrize(
@@ -611,8 +614,8 @@ def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
         "DP14",
         epochs=[[epoch(ONE), epoch(ONE)]],
         set_epoch=[told],
-        source=[SOURCE | source],
-        loop=[LOOP | loop],
+        source=source,
+        loop=loop,
     )
     assert finding.verdict == verdict and words in finding.cause
     assert verdict != "fail" or FIXES[words] in finding.fix
@@ -636,8 +639,8 @@ def test_a_pass_that_draws_each_sample_twice_may_be_all_that_is_trained(
 ):
     ranks = of_workers([[FIRST[:7]], [second[:7]]], has_sampler=True)
     passes = [read | {"length": 2} for [read] in ranks]
-    source = [MAPPED | SHUFFLED | {"rows": rows}]
-    [finding] = said("DP14", epochs=[passes], set_epoch=[DEAF], source=source, loop=[LOOP | loop])
+    source = MAPPED | SHUFFLED | {"rows": rows}
+    [finding] = said("DP14", epochs=[passes], set_epoch=[DEAF], source=source, loop=loop)
     assert finding.verdict == verdict
     assert second is FIRST or finding.cause.startswith("epochs 0 and 1")
 
@@ -651,7 +654,7 @@ def test_of_many_batches_the_order_counts_and_not_that_of_the_rows_in_one(batche
     )
     told = DEAF | {"flags": {"sampler.shuffle": True}}
     ranks = [[first, second]]
-    assert verdict_on("DP14", epochs=ranks, set_epoch=[told], source=[MAPPED]) == verdict
+    assert verdict_on("DP14", epochs=ranks, set_epoch=[told], source=MAPPED) == verdict
 
 
 class Counting(IterableDataset):
@@ -736,16 +739,14 @@ SHORTER = {"run": [notes(FIRST, size=2), notes(SECOND[:4], size=2)]}  # in epoch
     ],
 )
 def test_what_did_not_come_before_the_time_was_over_is_not_counted_as_skipped(came, cause):
-    epochs = [[epoch(FIRST), epoch(SECOND)]]
-    [finding] = said("resume", resume=[restart(came, ended=False)], epochs=epochs)
+    [finding] = said("resume", resume=[restart(came, ended=False)])
     assert finding.cause == cause
     names = {"expected": ["4", "0"], "came": ["2", "6"], "replayed": ["2", "6"]}
     assert not came or finding.evidence == {"rank": 0, "after batches": 1, **names}
 
 
 def test_samples_that_cannot_be_known_again_say_nothing_of_a_restart():
-    source = [SOURCE | {"stable": []}]
-    [finding] = said("resume", resume=[restart(LEFT)], source=source)
+    [finding] = said("resume", resume=[restart(LEFT)], source={"stable": []})
     assert finding.cause == "nothing is left that can be known again"
     [batch] = parse(list[Batch], notes([0, 1]))
     del batch.samples[1]["id"]
@@ -769,8 +770,7 @@ def test_samples_that_cannot_be_known_again_say_nothing_of_a_restart():
     ],
 )
 def test_a_restart_is_judged_on_every_rank(second_rank, verdict, words):
-    epochs = [[epoch(FIRST), epoch(SECOND)]] * 2
-    [finding] = said("resume", resume=[restart(LEFT, FIRST), second_rank], epochs=epochs)
+    [finding] = said("resume", resume=[restart(LEFT, FIRST), second_rank])
     assert finding.verdict == verdict and words in finding.cause
     assert verdict == "pass" or finding.evidence["rank"] == 1
 
@@ -782,13 +782,12 @@ def test_a_restart_that_is_right_if_the_epoch_is_told_is_judged_by_the_loop(call
     seen = restart(list(SECOND))
     right = restart(LEFT)["ways"][0] | {"told": True}
     seen["ways"].append(right)
-    epochs = [[epoch(FIRST), epoch(SECOND)]]
-    [finding] = said("resume", resume=[seen], epochs=epochs, loop=[LOOP | {"calls": calls}])
+    [finding] = said("resume", resume=[seen], loop={"calls": calls})
     assert finding.verdict == verdict
     assert (verdict == "fail") == finding.fix.startswith("Save the epoch in the state, or call")
     # If both ways are wrong, the one that hears of the epoch is told.
     seen["ways"][1] = restart(LEFT[:-2])["ways"][0] | {"told": True}
-    [finding] = said("resume", resume=[seen], epochs=epochs)
+    [finding] = said("resume", resume=[seen])
     assert finding.cause.endswith("2 samples skipped")
 
 
@@ -799,7 +798,5 @@ def test_a_restart_that_raises_fails_with_its_error(place):
     seen[place] = [raised] if place == "ways" else raised
     # Also if no sample can be known again.
     for stable in ([""], [])[: 1 + (place == "ways")]:
-        source = [SOURCE | {"stable": stable}]
-        read = [[epoch(FIRST), epoch(SECOND)]]
-        finding, *_ = said("resume", resume=[seen], epochs=read, source=source)
+        finding, *_ = said("resume", resume=[seen], source={"stable": stable})
         assert finding.verdict == "fail" and "it raises KeyError: 'x'" in finding.cause
