@@ -95,36 +95,36 @@ def failed(verdicts: dict[str, str]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "bugs"),
+    ("kind", "bug"),
     [
-        ("plain", set()),
-        ("good", set()),
-        ("dark", set()),
-        ("jitter first", set()),
-        ("half", set()),
-        ("pixel constants", set()),
-        ("turned bgr mean", set()),
-        ("one for three", set()),
-        ("turned good", {"DP11"}),
-        ("unscaled", {"DP12"}),
-        ("unscaled, normalised", {"DP12"}),
-        ("twice", {"DP12"}),
-        ("twice, normalised", {"DP12"}),
-        ("too early", {"DP13"}),
-        ("tensor twice", {"DP13"}),
-        ("jitter last", {"DP13"}),
-        ("lengths", {"DP13"}),
+        ("plain", ""),
+        ("good", ""),
+        ("dark", ""),
+        ("jitter first", ""),
+        ("half", ""),
+        ("pixel constants", ""),
+        ("turned bgr mean", ""),
+        ("one for three", ""),
+        ("turned good", "DP11"),
+        ("unscaled", "DP12"),
+        ("unscaled, normalised", "DP12"),
+        ("twice", "DP12"),
+        ("twice, normalised", "DP12"),
+        ("too early", "DP13"),
+        ("tensor twice", "DP13"),
+        ("jitter last", "DP13"),
+        ("lengths", "DP13"),
     ],
 )
-def test_images(verdicts, root, kind, bugs):
-    assert failed(verdicts("pictures", kind=kind, root=root)) == bugs
+def test_images(verdicts, root, kind, bug):
+    assert failed(verdicts("pictures", kind=kind, root=root)) == {*bug.split()}
 
 
 @pytest.mark.parametrize(
-    ("kind", "bugs"), [("good", set()), ("turned good", {"DP11"}), ("twice", {"DP12"})]
+    ("kind", "bug"), [("good", ""), ("turned good", "DP11"), ("twice", "DP12")]
 )
-def test_images_in_lists(verdicts, root, kind, bugs):
-    assert failed(verdicts("pictures", kind=kind, root=root, as_list=True)) == bugs
+def test_images_in_lists(verdicts, root, kind, bug):
+    assert failed(verdicts("pictures", kind=kind, root=root, as_list=True)) == {*bug.split()}
 
 
 @pytest.mark.parametrize(
