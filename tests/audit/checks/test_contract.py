@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -229,13 +229,19 @@ def test_the_bound_of_a_cache_is_what_its_source_says(data, most):
 
 
 MIB = 2**20
+
+
+def grown(held: Iterable[float]) -> list[dict]:
+    """What a worker holds after each sample, in MiB."""
+    return [{"samples": 1, "held": each * MIB} for each in held]
+
+
 # A worker that grows by a MiB with each of 80 samples, of 1,000 on a machine of 8 GiB.
 GROWING = {
-    "new": [{"samples": 1, "held": at * MIB} for at in range(80)],
+    "new": grown(range(80)),
     "samples": 1000,
     "machine": 8 * 2**30,
 }
-AFTER_IMPORTS = [{"samples": 1, "held": (100 + at) * MIB} for at in range(79)]
 GROWING |= {"workers": 2, "ranks": 1, "persistent": False, "split": False, "most": None}
 
 
@@ -255,7 +261,7 @@ GROWING |= {"workers": 2, "ranks": 1, "persistent": False, "split": False, "most
         ({"ranks": 2, "most": 200}, "pass", 2),
         ({"ranks": 9, "most": 73}, "not decidable", 9),  # too few measurements beyond them
         ({"ranks": 9, "most": 72}, "fail", 9),
-        ({"new": [{"samples": 1, "held": 0}, *AFTER_IMPORTS]}, "pass", 1),
+        ({"new": grown([0, *range(100, 179)])}, "pass", 1),  # imports
     ],
 )
 def test_memory_is_extrapolated_to_all_workers_and_ranks(changes, verdict, factor):
@@ -267,20 +273,18 @@ def test_memory_is_extrapolated_to_all_workers_and_ranks(changes, verdict, facto
 
 @pytest.mark.parametrize(("most", "verdict"), [(50, "pass"), (None, "fail"), (0, "not decidable")])
 def test_growth_that_ends_at_the_bound_that_the_source_names_is_none(most, verdict):
-    new = [{"samples": 1, "held": min(at, 60) * MIB} for at in range(80)]
+    new = grown(min(at, 60) for at in range(80))
     assert verdict_on("DP9", memory=[GROWING | {"new": new, "most": most, "ranks": 30}]) == verdict
 
 
 def test_growth_that_ebbs_away_is_none():
-    held = [10 * min(at, 45) + max(at - 45, 0) for at in range(80)]
-    new = [{"samples": 1, "held": each * MIB} for each in held]
+    new = grown(10 * min(at, 45) + max(at - 45, 0) for at in range(80))
     assert told("DP9", memory=[GROWING | {"new": new, "ranks": 30}]) == (
         "pass",
         "no growth with new samples",
     )
     # Allocators settle for a while after a cache is full.
-    held = [10 * min(at, 40) + 3 * max(at - 40, 0) for at in range(80)]
-    new = [{"samples": 1, "held": each * MIB} for each in held]
+    new = grown(10 * min(at, 40) + 3 * max(at - 40, 0) for at in range(80))
     assert told("DP9", memory=[GROWING | {"new": new, "ranks": 30, "most": 40}]) == (
         "pass",
         "the growth ends after 40 samples",
