@@ -9,6 +9,7 @@ import pytest
 from millrace.audit.runner.guard import Guard
 from tests.audit.mutants import PICKLED, Case, files, table
 from tests.audit.running import audited, audits
+from tests.workflow.workflow import ROOT
 
 CASES = [case for case in table().values() if not case.within]
 # Of DP6, what is found before a worker is spawned, which would start torch anew.
@@ -52,6 +53,12 @@ def options(case: Case, folder: str) -> list[str]:
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])
 def test_a_planted_bug_fails_and_its_twin_does_not(case: Case, guard: Guard, folder: str):
     assert not case.judge(audited(guard, [*options(case, folder), "--timeout", "240"]))
+
+
+def test_the_bench_says_how_many_loaders_there_are():
+    fails = [case.fails for case in table().values()]
+    counts = f"{fails.count(True)} bugs and {fails.count(False)} twins in all"
+    assert counts in (ROOT / "docs/audit/bench.md").read_text()
 
 
 @pytest.mark.parametrize("within", ["files", pytest.param("shm", marks=pytest.mark.long)])
