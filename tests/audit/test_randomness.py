@@ -28,11 +28,6 @@ from tests.audit.running import judged, target_of
 BUILD = "tests.audit.mutants:build"
 
 
-def said_of_results(entry: str, results: dict[str, Result]) -> list[Finding]:
-    """What is said by checks of how probes ended."""
-    return judge(results, [check for check in load([entry]) if not check.probes])
-
-
 def test_a_loop_that_never_ends_is_left(guard):
     loop = "tests.audit.mutants.order:trains_for_ever"
     args = {"num_workers": 0}
@@ -41,20 +36,14 @@ def test_a_loop_that_never_ends_is_left(guard):
     assert result.status == "ok" and result.data[0]["joins"]
 
 
-def test_a_loader_that_hangs_is_named_by_its_place(guard):
-    results = guard.audit(Options(f"{plain.here}:sleeping", ranks=1, timeout=8), ["look", "epochs"])
-    [finding] = said_of_results("end", results)
-    assert finding.verdict == "fail" and "__getitem__" in finding.evidence["where"]
-
-
 class Told(plain.Squares):
     def set_epoch(self, epoch: int) -> None: ...
 
 
-def said_of_look(entry: str, status: str, text: str) -> list[Finding]:
-    """What is said of a loader whose first batch ended so."""
-    results = {"look": Result(status, [], {"text": text, "where": "at y"}, 0.0)}
-    return said_of_results(entry, results)
+def said_of(entry: str, status: str, text: str, probe: str = "look") -> list[Finding]:
+    """What is said of a loader whose first batch, or another probe, ended so."""
+    results = {probe: Result(status, [], {"text": text, "where": "at y"}, 0.0)}
+    return judge(results, [check for check in load([entry]) if not check.probes])
 
 
 @pytest.mark.parametrize(
@@ -66,16 +55,17 @@ def said_of_look(entry: str, status: str, text: str) -> list[Finding]:
         ("memory", "Read samples when they are asked for"),
     ],
 )
-def test_a_first_batch_that_does_not_come_fails_with_what_to_do(status, fix):
-    [finding] = said_of_look("end", status, "x")
+@pytest.mark.parametrize("probe", ["look", "epochs"])
+def test_a_batch_that_does_not_come_fails_with_its_place_and_what_to_do(status, fix, probe):
+    [finding] = said_of("end", status, "x", probe)
     assert (finding.verdict, finding.cause) == ("fail", f"the loader {status}: x")
     assert finding.fix.startswith(fix) and finding.evidence == {"text": "x", "where": "at y"}
 
 
 def test_a_first_batch_that_takes_long_is_no_bug():
-    [finding] = said_of_look("end", "late", "x")
+    [finding] = said_of("end", "late", "x")
     assert (finding.verdict, finding.cause) == ("not decidable", "no batch came: x")
-    assert said_of_look("end", "ok", "") == []
+    assert said_of("end", "ok", "") == []
 
 
 @pytest.mark.parametrize(("batches", "verdict"), [(2, "pass"), (0, "not decidable")])
@@ -452,15 +442,13 @@ def test_samples_that_an_evaluation_draws_are_counted_with_those_that_even_out(r
     ],
 )
 def test_arguments_that_torch_refuses_together_fail_by_their_words(text, entry, fix):
-    [finding] = said_of_look("DP14", "raised", text)
+    [finding] = said_of("DP14", "raised", text)
     assert (finding.entry, finding.verdict, finding.cause) == (entry, "fail", f"torch: {text}")
     assert finding.fix.startswith(fix) and finding.evidence == {"where": "at y"}
 
 
 def test_epochs_that_take_long_are_no_batch_that_did_not_come():
-    results = {"look": Result("ok", [{}], {}, 0.1)}
-    results["epochs"] = Result("late", [], {"text": "x"}, 9.0)
-    assert said_of_results("end", results) == []
+    assert said_of("end", "late", "x", "epochs") == []
 
 
 def test_samples_that_three_ranks_have_are_counted_once():

@@ -122,6 +122,7 @@ def test_what_is_asked_for_is_audited_and_judged(tmp_path, monkeypatch):
         ({"loop": len}, r"loop is <built-in .*\. Name it: 'train.py:loop'"),
         ({"args": "limit=3"}, r"args is 'limit=3'\. Give a dict"),
         ({"only": "DP9"}, r"only is 'DP9'\. Give a list"),
+        ({"only": ["DP51"]}, r"'DP51'.*Entries: DP1, "),
         ({"ignore": ["DP9"]}, r"ignore is \['DP9'\]\. Give entries with reasons"),
     ],
 )

@@ -526,11 +526,6 @@ def test_the_rank_that_a_finding_speaks_of_is_named(entry, ranks, words):
     assert finding.verdict == "fail" and words in finding.cause
 
 
-def test_a_length_that_counts_samples_is_to_count_the_batches_of_its_sampler():
-    [finding] = judged("DP7", look=[{"wrapped": False}], epochs=[[epoch([4, 4], length=8)]])
-    assert finding.fix.startswith("let __len__ of the batch_sampler (or of your loader) count")
-
-
 @pytest.mark.parametrize(
     ("is_wrapped", "length", "verdict"),
     [

@@ -192,13 +192,6 @@ def test_what_a_script_shares_with_its_workers_is_made_for_their_start_method(gu
     assert results["epochs"].status == "ok"
 
 
-def test_hung_is_not_said_of_a_probe_that_is_none_of_the_loop(guard):
-    results = guard.audit(
-        Options(f"{plain.here}:sleeping", timeout=12, ranks=1), ["look", "values"]
-    )
-    assert results["values"].status == "late"
-
-
 def test_no_rank_goes_before_all_have_joined(tmp_path):
     """One that ended while another still joined would break that one's connection."""
     has_joined = tmp_path / "has joined"

@@ -288,11 +288,6 @@ def test_persistent_workers_need_time_for_what_they_were_asked_for(tmp_path, slo
     assert tap.lost_workers == is_lost
 
 
-def test_an_endless_loader_is_left(rank):
-    tap = Listener(plain.good(length=400), rank, max_batches=3)
-    assert len(list(tap.epoch())) == 3 and tap.ended == [False]
-
-
 def test_one_epoch_goes_on_with_an_iterator_and_the_next_is_a_new_one(rank):
     tap = Listener(["a", "b", "c"], rank)
     tap.restored = iter(["c"])
