@@ -82,7 +82,10 @@ def statuses(guard: Guard, name: str, **options) -> tuple[list[str], dict]:
         ("Module", {"ranks": 1}, ["ok", "ok"], ""),
         ("plain_list", {"ranks": 1}, ["ok", "ok"], ""),
         pytest.param(
-            *("good", {"start_method": "spawn", "ranks": 1, "timeout": 300}, ["ok", "ok"], ""),
+            "good",
+            {"start_method": "spawn", "ranks": 1, "timeout": 300},
+            ["ok", "ok"],
+            "",
             marks=pytest.mark.long,
         ),
         ("BeginsAgain", {"ranks": 1}, ["ok", "ok"], ""),
