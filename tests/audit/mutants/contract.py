@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Sampler, Subset, default_collate
 
 from tests.audit.mutants import PICKLED, RANKS, bug, passing, twin, undecided
-from tests.audit.mutants.rows import Rows, Stream, load, numbers, row, spread, train
+from tests.audit.mutants.rows import Rows, Sized, load, numbers, row, spread, train
 from tests.audit.mutants.vision import Compose
 
 
@@ -250,17 +250,6 @@ class Grows:
     def __iter__(self) -> Iterator[int]:
         yield from torch.randperm(self.most).tolist()
         self.most += 4
-
-
-class Sized(Stream):
-    """A stream that says a length."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
 
 
 class Endless(Rows):

@@ -71,6 +71,17 @@ class Stream(IterableDataset):
         return map(self.make, range(self.rows)[self.share()])
 
 
+class Sized(Stream):
+    """A stream that says a length."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+
 def draw(source: object) -> float:
     """One number from a library's global state, or from a generator object."""
     if isinstance(source, torch.Generator) or source == "torch":
