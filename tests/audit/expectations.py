@@ -1,7 +1,7 @@
 """What the audit must say of loaders whose answer is known, written down before it was run on them.
 
-Each line: the loader in tests/audit/loaders, the options, the verdicts of what the source is
-about."""
+Each line: the loader in tests/audit/loaders, the verdicts of what the source is about, and the
+options."""
 
 from __future__ import annotations
 
