@@ -25,9 +25,9 @@ def write_records(path: Path, images: np.ndarray, labels: object, ids: object) -
 
 
 def write_set(
-    root: Path, lengths: list[int], folder: str = "train", classes: int = 3, **facts: object
+    root: Path, lengths: list[int], folder: str = "train", size: tuple[int, int] = (4, 6)
 ) -> RecordSet:
-    """A set whose ids count up from file to file; labels are the id modulo `classes`."""
+    """A set of three classes whose ids count up from file to file; labels are the id modulo 3."""
     split = folder.partition("_")[0]
     files = []
     start = 0
@@ -35,12 +35,10 @@ def write_set(
         ids = np.arange(start, start + length)
         start += length
         path = root / folder / file_name(split, number, len(lengths))
-        files.append(write_records(path, images_of(ids), ids % classes, ids))
-    names = [f"class {number}" for number in range(classes)]
-    counts = np.bincount(np.arange(start) % classes).tolist()
+        files.append(write_records(path, images_of(ids, size), ids % 3, ids))
+    names = [f"class {number}" for number in range(3)]
+    counts = np.bincount(np.arange(start) % 3).tolist()
     digest = multiset_digest([np.arange(start)])
-    records = RecordSet(
-        root / folder, split, names, files, counts, (4, 6), ids_digest=digest, **facts
-    )
+    records = RecordSet(root / folder, split, names, files, counts, size, ids_digest=digest)
     records.write()
     return records

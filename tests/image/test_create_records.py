@@ -337,44 +337,9 @@ def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_pat
     }
 
 
-def test_an_image_that_was_replaced_by_one_of_its_size_is_converted_again(tmp_path):
-    raw = small_tree(tmp_path / "raw")
-    path = write_picture(raw / "train/class 0/plain.ppm", 1, size=(8, 8))
-    out = convert(raw, tmp_path / "out", *SMALL)
-    size, time = os.stat(path).st_size, os.stat(path).st_mtime_ns
-    os.utime(write_picture(path, 2, size=(8, 8)), ns=(time, time + 1))
-    assert os.stat(path).st_size == size
-    convert(raw, out, *SMALL)
-    assert splits_content(out) == splits_content(convert(raw, tmp_path / "anew", *SMALL))
-    _, images, _, _ = all_records(out / "train")
-    assert any(np.array_equal(image, picture(2, (8, 8))) for image in images)
-
-
 def splits_content(out: Path) -> dict[str, bytes]:
     """Every file of both splits."""
     return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in out.glob("*/*")}
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [("--train-size", "6"), ("--val-resize", "9"), ("--val-size", "6")],
-)
-def test_no_file_keeps_pixels_of_other_settings(tmp_path, flags):
-    raw = small_tree(tmp_path / "raw")
-    for split in ("train", "val"):
-        for number in range(4):
-            path = raw / split / f"class 0/turned {number}.jpg"
-            write_picture(path, number, orientation=6, size=(20, 12))
-    out = convert(raw, tmp_path / "out", *SMALL)
-    before = splits_content(out)
-    convert(raw, out, *SMALL, *flags)
-    assert (
-        splits_content(out)
-        == splits_content(convert(raw, tmp_path / "anew", *SMALL, *flags))
-        != before
-    )
-    convert(raw, out, *SMALL)
-    assert splits_content(out) == before
 
 
 def test_images_that_are_read_a_few_at_a_time_give_the_same_files(tmp_path, monkeypatch):

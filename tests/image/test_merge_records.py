@@ -209,21 +209,13 @@ def test_a_conversion_after_a_change_gives_the_bytes_of_one_from_the_beginning(
 
 
 @pytest.mark.parametrize(
-    ("place", "pristine", "words"),
+    ("place", "words"),
     [
-        ("resources/image/demo", True, "no images at resources/image/demo"),
-        (
-            "nowhere",
-            False,
-            "image.raw_data_dir: nowhere does not exist; expected there: train/<class>/",
-        ),
-        ("raw/train", False, "set it to raw"),
+        ("nowhere", "image.raw_data_dir: nowhere does not exist; expected there: train/<class>/"),
+        ("raw/train", "set it to raw"),
     ],
 )
-def test_a_folder_without_images_is_a_hint_only_if_it_is_the_demos(raw, place, pristine, words):
+def test_a_folder_without_images_is_named(raw, place, words):
     missing = parse(place).missing
-    assert (
-        isinstance(missing, SourcesMissing)
-        and missing.pristine == pristine
-        and words in missing.text
-    )
+    assert isinstance(missing, SourcesMissing)
+    assert not missing.pristine and words in missing.text

@@ -206,7 +206,7 @@ def test_a_pointer_leads_to_a_file_that_comes_later(tmp_path):
     assert partition["records"] == [{"id": "zz", "mm": "ab/later.mm", "hop": 0.1}]
 
 
-def test_places_without_features_are_named(tmp_path, monkeypatch):
+def test_places_without_features_are_named(tmp_path):
     tree = Tree(tmp_path)
     for key, value, words in [
         ("h5_root", str(tmp_path / "none"), f"music.h5_root: {tmp_path}/none does not exist"),
@@ -223,9 +223,6 @@ def test_places_without_features_are_named(tmp_path, monkeypatch):
     (tmp_path / "splits/verify.json").write_text('{"C-1": ["an id"]}')
     with pytest.raises(MillraceError, match=r"verify\.json: not a split"):
         tree.sync()
-    monkeypatch.chdir(tmp_path)
-    tree.settings.h5_root, tree.partitions = str(sources.DEMO / "h5"), tmp_path / "fresh"
-    assert tree.sync().missing.pristine
 
 
 @pytest.mark.parametrize(("key", "name"), [("h5_root", "h5-chunk_00000.h5"), ("mm_root", "mm-ab")])
@@ -239,16 +236,6 @@ def test_features_that_were_moved_are_read_where_the_config_says(tmp_path, key, 
     contents = tree.contents()
     assert json.loads(contents[name])["root"] == str(place)
     assert json.loads(contents["all"])["roots"][key[:2]] == str(place)
-
-
-@pytest.mark.parametrize("name", ["mm-ab", "merge/all"])
-def test_what_jobs_read_is_written_again_if_it_is_lost(tmp_path, name):
-    tree = Tree(tmp_path)
-    tree.sync()
-    before = tree.contents()
-    (tree.partitions / f"{name}.json").unlink()
-    tree.sync()
-    assert tree.contents() == before
 
 
 def test_the_demo_is_a_hint_until_it_is_fetched_and_no_features_at_all_are_an_error(

@@ -92,11 +92,15 @@ class Chain:
         lists = [f"{self.shards_dir}/{country}_{split}_shards.txt" for split in FRACTIONS]
         return merge_shards.main([*inputs, *outputs, "--shard-lists", *lists, *arguments])
 
-    def run(self, country: str, **options: object) -> dict:
-        """All steps of a country, whose copies are looked for in all; its ledger."""
+    def cut(self, **options: object) -> None:
+        """Sync, and make the manifest and the shards of each partition."""
         for names in self.sync(**options).partitions.values():
             for partition in names:
                 assert self.generate(partition) == 0 and self.create(partition) == 0
+
+    def run(self, country: str, **options: object) -> dict:
+        """All steps of a country, whose copies are looked for in all; its ledger."""
+        self.cut(**options)
         assert self.merge_manifest(country) == 0 and self.merge_shards(country) == 0
         return jsonl.read(self.shards_dir / f"{country}_ledger.json")
 

@@ -92,8 +92,7 @@ def test_an_alignment_file_that_is_damaged_in_its_middle_is_a_reject_of_the_same
     alignment = chain.aligned("germany", "rec_0001")
     edit(alignment, lambda value: value["segments"][1].update(human_text="long " * 2000))
     alignment.write_bytes(alignment.read_bytes().replace(b"long long", b"long \xff long", 1))
-    for partition in chain.sync().partitions["germany"]:
-        assert chain.generate(partition) == 0 and chain.create(partition) == 0
+    chain.cut()
     assert chain.merge_shards("germany", "--max-error-fraction", "1") == 0
     files = jsonl.read(chain.shards_dir / "germany_ledger.json")["files"]
     assert (files["rows_in"], files["rows_out"]) == (5, 4)
@@ -113,8 +112,7 @@ def test_an_alignment_file_that_is_damaged_in_its_middle_is_a_reject_of_the_same
 def test_too_many_errors_are_listed(chain, capfd):
     for path in (chain.root / "germany/downloaded_audio/mp4_converted").glob("rec_000[01].wav"):
         path.write_bytes(b"")
-    for partition in chain.sync().partitions["germany"]:
-        assert chain.generate(partition) == 0 and chain.create(partition) == 0
+    chain.cut()
     assert chain.merge_shards("germany") == 1
     printed = capfd.readouterr().err
     assert "max_error_fraction 0.1" in printed and "Traceback" not in printed
@@ -131,9 +129,9 @@ def plant(
     name: str,
     samples: np.ndarray,
     value: dict,
-    split: str = "train",
+    split: str,
 ) -> None:
-    """Put a recording where training will see it, or into another split."""
+    """Put a recording into a split."""
     corpora.write_audio(chain.root, country, f"{name}.wav", samples)
     corpora.write_alignment(
         chain.root, country, f"{name}_t1", value | {"audio_file": f"{name}.wav"}
@@ -172,9 +170,9 @@ def test_copies_of_test_leave_the_tars_and_come_back_when_it_goes(tmp_path, capf
     value = jsonl.read(alignment)
     shifted = [s | {"start": s["start"] + 0.04, "end": s["end"] + 0.04} for s in value["segments"]]
     # A cut copy abroad, whose segments begin elsewhere, and one that begins earlier.
-    plant(chain, "estonia", "cut", samples[: 10 * RATE], value | {"segments": shifted[:2]})
+    plant(chain, "estonia", "cut", samples[: 10 * RATE], value | {"segments": shifted[:2]}, "train")
     later = value | {"segments": value["segments"][:3]}
-    plant(chain, "germany", "late", samples[RATE:] // 2, later)
+    plant(chain, "germany", "late", samples[RATE:] // 2, later, "train")
     ledgers = {land: chain.run(land) for land in ("germany", "estonia")}
 
     assert ledgers["estonia"]["segments"]["rejected"] == {"duplicate_across_splits": 2}
@@ -201,15 +199,18 @@ def test_copies_of_test_leave_the_tars_and_come_back_when_it_goes(tmp_path, capf
     assert not list(chain.shards_dir.rglob(".*.left_out"))
 
 
+def plant_equal(chain: Chain, country: str, *names: str) -> None:
+    """Put recordings of one sound into the splits that their names begin with."""
+    value = {"segments": corpora.segments(10, random.Random(1))}
+    for name in names:
+        plant(chain, country, name, corpora.noise(10, 1), value, name.partition("_")[0])
+
+
 def test_of_recordings_that_are_all_equal_only_those_of_test_stay(tmp_path):
     """In a country without validation, and one that has test alone."""
     chain = Chain(tmp_path)
-    samples = corpora.noise(10, 1)
-    value = {"segments": corpora.segments(10, random.Random(1))}
-    plant(chain, "germany", "train_1", samples, value)
-    plant(chain, "germany", "train_2", samples, value)
-    plant(chain, "germany", "test_1", samples, value, "test")
-    plant(chain, "estonia", "test_2", samples, value, "test")
+    plant_equal(chain, "germany", "train_1", "train_2", "test_1")
+    plant_equal(chain, "estonia", "test_2")
     ledgers = {land: chain.run(land)["segments"] for land in ("germany", "estonia")}
     assert ledgers["germany"]["rejected"] == {"duplicate_across_splits": 4}
     assert (ledgers["germany"]["rows_out"], ledgers["estonia"]["rows_out"]) == (2, 2)
@@ -220,10 +221,7 @@ def test_of_recordings_that_are_all_equal_only_those_of_test_stay(tmp_path):
 
 def test_without_a_search_copies_come_back_and_nothing_is_cut_again(tmp_path):
     chain = Chain(tmp_path)
-    samples = corpora.noise(10, 1)
-    value = {"segments": corpora.segments(10, random.Random(1))}
-    plant(chain, "germany", "train_1", samples, value)
-    plant(chain, "germany", "test_1", samples, value, "test")
+    plant_equal(chain, "germany", "train_1", "test_1")
     chain.run("germany")
     for arguments, rejected in ((["--copies", "none"], {}), ([], {"duplicate_across_splits": 2})):
         assert chain.merge_shards("germany", *arguments) == 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ from tests.image.producer.stand_in import (
 from tests.image.record_sets import write_set
 
 QUICK = Times(beat=0.05, wait_limit=120.0)
+# So slow that a busy machine is not taken for a side that has ended.
+SLOW = Times()
 LENGTHS = [7, 7, 7, 6, 6, 6, 6]
 
 
@@ -36,13 +39,7 @@ LENGTHS = [7, 7, 7, 6, 6, 6, 6]
 def test_both_sides_come_to_their_end_and_folders_stay_within_what_is_allowed(
     tmp_path, ahead, seconds, is_producer_first
 ):
-    records = write_set(tmp_path, LENGTHS)
-
-    def produce() -> None:
-        with Producer(tmp_path, times=QUICK) as side:
-            production.produce(EpochMaker(records, tmp_path, 3, seed=1), side, ahead)
-
-    producer = threading.Thread(target=produce)
+    producer = threading.Thread(target=produce, args=(maker_of(tmp_path), ahead))
     with FolderWatch(tmp_path) as watch:
         if is_producer_first:
             producer.start()
@@ -57,19 +54,42 @@ def test_both_sides_come_to_their_end_and_folders_stay_within_what_is_allowed(
     assert Pointers(tmp_path).wanted()[:2] == (5, 5)
 
 
+def produce(maker: EpochMaker, ahead: int = 1, times: Times = QUICK, **how: object) -> int:
+    """Make the epochs that are wanted, as a producer of its own."""
+    with Producer(maker.root, times, **how) as side:
+        return production.produce(maker, side, ahead)
+
+
+def produce_until_it_waits(maker: EpochMaker) -> None:
+    """A producer that finds nothing to make, and is stopped."""
+    looks = itertools.count()
+    with pytest.raises(Requeue):
+        produce(maker, is_stopped=lambda: next(looks) > 20)
+
+
+def maker_of(root: Path, seed: int = 1) -> EpochMaker:
+    """What makes epochs of records that lie there, in the order of this seed."""
+    return EpochMaker(write_set(root, LENGTHS), root, 3, seed)
+
+
+@contextlib.contextmanager
+def training(root: Path, top: int, start: int = 0, times: Times = QUICK) -> Iterator[Trainer]:
+    """A trainer that wants these epochs."""
+    with Trainer(root, times) as trainer:
+        trainer.want(top, start)
+        yield trainer
+
+
 @pytest.fixture
 def producing(tmp_path):
     """A producer in a thread."""
-    records = write_set(tmp_path, LENGTHS)
+    maker = maker_of(tmp_path)
 
-    def produce() -> None:
-        with (
-            contextlib.suppress(Requeue),
-            Producer(tmp_path, times=QUICK, is_stopped=end.is_set) as side,
-        ):
-            production.produce(EpochMaker(records, tmp_path, 3, seed=1), side, 1)
+    def run() -> None:
+        with contextlib.suppress(Requeue):
+            produce(maker, is_stopped=end.is_set)
 
-    end, thread = threading.Event(), threading.Thread(target=produce)
+    end, thread = threading.Event(), threading.Thread(target=run)
     thread.start()
     yield
     end.set()
@@ -82,8 +102,8 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_a_trainer_that_goes_back_gets_the_same_bytes_within_the_same_disk(tmp_path, producing):
     with FolderWatch(tmp_path) as watch:
-        with Trainer(tmp_path, times=QUICK) as side:
-            side.want(top=9)  # the producer is not done when the trainer goes back
+        # The producer is not done when the trainer goes back.
+        with training(tmp_path, top=9) as side:
             wait_for_epoch(side, 1)
             before = content(tmp_path / "train_1")
             for epoch in range(3):
@@ -91,8 +111,7 @@ def test_a_trainer_that_goes_back_gets_the_same_bytes_within_the_same_disk(tmp_p
                 side.trained(epoch)
             wait_for_epoch(side, 3)
             assert not (tmp_path / "train_1").exists()
-        with Trainer(tmp_path, times=QUICK) as side:
-            side.want(top=9, start=1)
+        with training(tmp_path, top=9, start=1) as side:
             wait_for_epoch(side, 1)
             assert content(tmp_path / "train_1") == before
     assert watch.most <= 2
@@ -101,106 +120,72 @@ def test_a_trainer_that_goes_back_gets_the_same_bytes_within_the_same_disk(tmp_p
 def test_other_flags_are_refused_while_the_trainer_is_at_work_and_a_reboot_makes_epochs_anew(
     tmp_path,
 ):
-    maker, other = (EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, seed) for seed in (1, 2))
-    with Trainer(tmp_path) as trainer:
-        trainer.want(top=2)
-        with Producer(tmp_path, times=QUICK) as side:
-            assert production.produce(maker, side, 1) == 2
-        with (
-            Producer(tmp_path) as side,
-            pytest.raises(MillraceError, match="was made with --seed 1 "),
-        ):
-            production.produce(other, side, 1)
-    with Producer(tmp_path, times=QUICK) as side:
-        production.produce(other, side, 1)
+    other = maker_of(tmp_path, seed=2)
+    with training(tmp_path, top=2, times=SLOW):
+        assert produce(maker_of(tmp_path)) == 2
+        with pytest.raises(MillraceError, match="was made with --seed 1 "):
+            produce(other, times=SLOW)
+    produce(other)
     assert epochs.whole(tmp_path)[1]["seed"] == 2
     # What another boot of this machine left may not have reached the disk.
     (tmp_path / "train_1" / "train-00000-of-00007.h5").write_bytes(b"torn")
     made = Pointers(tmp_path).made()
     Pointers(tmp_path).write("producer.json", made._replace(boot="another", is_done=False))
-    with Producer(tmp_path, times=QUICK) as side:
-        production.produce(other, side, 1)
+    produce(other)
     assert RecordReader(RecordSet.open(tmp_path, "train_1")).read(0, 0, 1).ids.size
 
 
 def test_a_producer_that_comes_after_a_training_waits_for_the_next_one(tmp_path):
     """Its trainer may still be there, in its last evaluation."""
-    maker, looks = EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, 1), itertools.count()
-    with Trainer(tmp_path, times=QUICK) as trainer:
-        trainer.want(top=2)
-        with Producer(tmp_path, times=QUICK) as side:
-            assert production.produce(maker, side, 1) == 2
+    maker = maker_of(tmp_path)
+    with training(tmp_path, top=2) as trainer:
+        assert produce(maker) == 2
         trainer.trained(0)
         trainer.trained(1)
-        with (
-            pytest.raises(Requeue),
-            Producer(tmp_path, times=QUICK, is_stopped=lambda: next(looks) > 20) as side,
-        ):
-            production.produce(maker, side, 1)
+        produce_until_it_waits(maker)
     assert not Pointers(tmp_path).made().is_done
 
 
 def test_a_producer_does_not_serve_what_an_earlier_trainer_wanted(tmp_path):
     """It started beside a new trainer, which has yet to say what it wants."""
-    maker = EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, 1)
-    with Trainer(tmp_path, times=QUICK) as trainer:
-        trainer.want(top=2)
-        with Producer(tmp_path, times=QUICK) as side:
-            production.produce(maker, side, 1)
+    maker = maker_of(tmp_path)
+    with training(tmp_path, top=2):
+        produce(maker)
     # The trainer was killed, came again when all was made, and trained the rest.
-    with Trainer(tmp_path, times=QUICK) as trainer:
-        trainer.want(top=2, start=1)
+    with training(tmp_path, top=2, start=1) as trainer:
         trainer.trained(1)
 
     with Trainer(tmp_path, times=QUICK) as trainer:
         later = threading.Timer(1, lambda: trainer.want(top=2))
         later.start()
-        with Producer(tmp_path, times=QUICK) as side:
-            production.produce(maker, side, 1)
+        produce(maker)
         later.join()
         assert trainer.is_ready(1)
 
 
 def test_a_producer_of_the_next_training_waits_though_a_trainer_came_again_meanwhile(tmp_path):
     """That found all trained, and has ended."""
-    maker, looks = EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, 1), itertools.count()
-    for start in (0, 2):
-        with Trainer(tmp_path, times=QUICK) as trainer:
-            trainer.want(top=2, start=start)
-            if not start:
-                with Producer(tmp_path, times=QUICK) as side:
-                    production.produce(maker, side, 1)
-    with (
-        pytest.raises(Requeue),
-        Producer(tmp_path, times=QUICK, is_stopped=lambda: next(looks) > 20) as side,
-    ):
-        production.produce(maker, side, 1)
+    maker = maker_of(tmp_path)
+    with training(tmp_path, top=2):
+        produce(maker)
+    with training(tmp_path, top=2, start=2):
+        pass
+    produce_until_it_waits(maker)
 
 
 def test_epochs_of_other_records_are_made_anew_for_a_trainer_that_begins(tmp_path):
-    maker, other = (EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, seed) for seed in (1, 2))
-    with Trainer(tmp_path, times=QUICK) as trainer:
-        trainer.want(top=2)
-        with Producer(tmp_path, times=QUICK) as side:
-            production.produce(maker, side, 1)
-    with Trainer(tmp_path, times=QUICK) as trainer:
-        trainer.want(top=2)
-        with Producer(tmp_path, times=QUICK) as side:
-            production.produce(other, side, 1)
+    for seed in (1, 2):
+        with training(tmp_path, top=2):
+            produce(maker_of(tmp_path, seed))
     assert epochs.whole(tmp_path)[1]["seed"] == 2
 
 
 def test_an_epoch_of_other_records_that_a_resumed_trainer_may_read_is_not_removed(tmp_path):
-    maker, other = (EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, seed) for seed in (1, 2))
-    with Trainer(tmp_path, times=QUICK) as trainer:
-        trainer.want(top=3)
-        with Producer(tmp_path, times=QUICK) as side:
-            production.produce(maker, side, 2)
-    with Trainer(tmp_path) as trainer:
-        trainer.want(top=3, start=1)
-        with (
-            Producer(tmp_path) as side,
-            pytest.raises(MillraceError, match="was made with --seed 1 "),
-        ):
-            production.produce(other, side, 2)
+    with training(tmp_path, top=3):
+        produce(maker_of(tmp_path), ahead=2)
+    with (
+        training(tmp_path, top=3, start=1, times=SLOW),
+        pytest.raises(MillraceError, match="was made with --seed 1 "),
+    ):
+        produce(maker_of(tmp_path, seed=2), ahead=2, times=SLOW)
     assert epochs.whole(tmp_path)[1]["seed"] == 1

@@ -66,12 +66,8 @@ def test_crops_are_random_resized_crops():
     assert (random_crops(1, 2, np.array([7]), sizes[:1])[0] == boxes[7]).all()
     assert (random_crops(1, 3, np.array([7]), sizes[:1])[0] != boxes[7]).any()
     # Too long an image is cropped in its middle.
-    assert random_crops(1, 0, np.arange(1), np.array([[5000, 20]]))[0].tolist() == [
-        [2486, 0, 2513, 20]
-    ]
-    assert random_crops(1, 0, np.arange(1), np.array([[20, 5000]]))[0].tolist() == [
-        [0, 2486, 20, 2513]
-    ]
+    boxes, _ = random_crops(1, 0, np.arange(2), np.array([[5000, 20], [20, 5000]]))
+    assert boxes.tolist() == [[2486, 0, 2513, 20], [0, 2486, 20, 2513]]
     # No box is empty.
     assert (random_crops(1, 0, np.arange(99), np.ones((99, 2), int))[0] == [0, 0, 1, 1]).all()
 
@@ -86,20 +82,27 @@ def test_a_box_is_made_larger_evenly_and_of_its_own_pixels():
 @pytest.mark.parametrize(("augment", "mirrored"), [("crop", 0), ("crop_flip", 20)])
 def test_crops_are_mirrored_if_that_is_asked_for(tmp_path, augment, mirrored):
     columns = np.arange(40, dtype=np.uint8)[None, None, :, None]
-    images, labels = np.broadcast_to(columns, (40, 30, 40, 3)).copy(), [0] * 40
-    place = tmp_path / "train" / "train-00000-of-00001.h5"
-    file = write_records(place, images, labels, range(40))
-    records = RecordSet(place.parent, "train", ["a"], [file], [40], size=(30, 40))
-    given, _ = batches(records, 20, 0, augment=augment)
+    images = np.broadcast_to(columns, (40, 30, 40, 3)).copy()
+    given, _ = batches(write_images(tmp_path, images), 20, 0, augment=augment)
     steps = np.diff(given[:, 0, :, 0].astype(int), axis=1)
     rising, falling = (steps >= 0).all(axis=1), (steps <= 0).all(axis=1)
     assert (rising != falling).all() and abs(falling.sum() - mirrored) <= 12 * bool(mirrored)
 
 
+def write_images(folder: Path, images: np.ndarray) -> RecordSet:
+    """A set of one file, of one class."""
+    count = len(images)
+    file = write_records(folder / "train" / "train-0.h5", images, [0] * count, range(count))
+    return RecordSet(folder / "train", "train", ["a"], [file], [count], images.shape[1:3])
+
+
+def two_images(height: int, width: int) -> np.ndarray:
+    """Two images of noise."""
+    return np.random.default_rng(1).integers(0, 256, (2, height, width, 3), np.uint8)
+
+
 def test_crops_are_those_of_the_seed_and_the_epoch(tmp_path):
-    images = np.random.default_rng(1).integers(0, 256, (2, 30, 40, 3), np.uint8)
-    file = write_records(tmp_path / "train" / "train-0.h5", images, [0, 0], [0, 1])
-    records = RecordSet(tmp_path / "train", "train", ["a"], [file], [2], size=(30, 40))
+    records = write_images(tmp_path, two_images(30, 40))
     records.write()
     shutil.copytree(tmp_path / "train", tmp_path / "train_1")
 
@@ -114,9 +117,8 @@ def test_crops_are_those_of_the_seed_and_the_epoch(tmp_path):
 
 
 def test_without_random_crops_the_middle_is_given(tmp_path):
-    images = np.random.default_rng(1).integers(0, 256, (2, 9, 12, 3), np.uint8)
-    file = write_records(tmp_path / "train" / "train-0.h5", images, [0, 0], [0, 1])
-    records = RecordSet(tmp_path / "train", "train", ["a"], [file], [2], size=(9, 12))
+    images = two_images(9, 12)
+    records = write_images(tmp_path, images)
     for size in (5, 6, 9):
         given, _ = batches(records, size, 0, augment="none")
         box = (round((12 - size) / 2), round((9 - size) / 2))
@@ -154,11 +156,7 @@ def test_batches_that_wait_need_room_for_their_pixels(tmp_path, monkeypatch):
 
 def test_middles_of_records_that_are_smaller_than_vals_are_refused(tmp_path):
     write_set(tmp_path, [3])
-    val = write_records(
-        tmp_path / "val/val-00000-of-00001.h5", np.zeros((2, 8, 8, 3), np.uint8), [0, 1], [0, 1]
-    )
-    names = ["class 0", "class 1", "class 2"]
-    RecordSet(tmp_path / "val", "val", names, [val], [1, 1], size=(8, 8)).write()
+    write_set(tmp_path, [2], "val", size=(8, 8))
     with pytest.raises(MillraceError, match="train: the records of val have 8 pixels, of train 4"):
         ImageTask(TrainOptions(augment="none"), tmp_path, tmp_path)
     assert ImageTask(TrainOptions(), tmp_path, tmp_path).image_size == 8

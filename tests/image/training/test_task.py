@@ -23,10 +23,12 @@ from tests.image.record_sets import write_records, write_set
 OPTIONS = TrainOptions(arch="resnet_small", batch_size=6, workers=0, augment="none", device="cpu")
 
 
-def small_task(root: Path, val: int = 9, **options: object) -> ImageTask:
+def small_task(
+    root: Path, val: int = 9, val_size: tuple[int, int] = (4, 6), **options: object
+) -> ImageTask:
     """A task over 20 records of train and some of val, of 3 classes."""
     write_set(root, [10, 10])
-    write_set(root, [val], "val")
+    write_set(root, [val], "val", val_size)
     return ImageTask(dataclasses.replace(OPTIONS, **options), root, root)
 
 
@@ -63,7 +65,7 @@ def test_an_epoch_of_other_records_is_refused(tmp_path):
 def test_a_checkpoint_of_other_records_or_another_size_is_refused(tmp_path):
     state = small_task(tmp_path / "a").state_dict()
     for other in (
-        ImageTask(OPTIONS, write_smaller(tmp_path / "b"), tmp_path),
+        small_task(tmp_path / "b", val_size=(3, 3)),
         ImageTask(OPTIONS, write_more(tmp_path / "c"), tmp_path),
         ImageTask(OPTIONS, write_others(tmp_path / "e", "train"), tmp_path),
         ImageTask(OPTIONS, write_others(tmp_path / "f", "val"), tmp_path),
@@ -72,15 +74,6 @@ def test_a_checkpoint_of_other_records_or_another_size_is_refused(tmp_path):
         with pytest.raises(MillraceError, match="trained on other records, classes or image size"):
             other.load_state_dict(state)
     small_task(tmp_path / "d").load_state_dict(state)
-
-
-def write_smaller(root: Path) -> Path:
-    small_task(root)
-    images = np.zeros((3, 3, 3, 3), np.uint8)
-    file = write_records(root / "val/val-00000-of-00001.h5", images, [0, 1, 2], range(3))
-    names = ["class 0", "class 1", "class 2"]
-    RecordSet(root / "val", "val", names, [file], [1, 1, 1], (3, 3)).write()
-    return root
 
 
 def rename_classes(root: Path) -> Path:

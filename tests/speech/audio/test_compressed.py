@@ -151,15 +151,18 @@ def test_an_ogg_whose_last_page_is_of_a_later_stream_is_chained(tmp_path, first,
     assert _stated_duration(stream) == (None if expected else 5.0)
 
 
+def halves(source: np.ndarray) -> list[tuple[np.ndarray, int]]:
+    """The first ten seconds in two parts, with their rate."""
+    return [(source[: 5 * RATE], RATE), (source[5 * RATE : 10 * RATE], RATE)]
+
+
 @pytest.mark.parametrize(
-    ("codec", "form"), [("libopus", "matroska"), ("flac", "flac"), ("vorbis", "ogg")]
+    ("codec", "form", "layout"),
+    [("libopus", "matroska", "mono"), ("flac", "flac", "mono"), ("vorbis", "ogg", "stereo")],
 )
-def test_joined_files_are_one_timeline(tmp_path, source, codec, form):
-    path, parts = (
-        tmp_path / "joined",
-        [(source[: 5 * RATE], RATE), (source[5 * RATE : 10 * RATE], RATE)],
-    )
-    write_joined(path, parts, codec, form, layouts=["stereo" if codec == "vorbis" else "mono"] * 2)
+def test_joined_files_are_one_timeline(tmp_path, source, codec, form, layout):
+    path = tmp_path / "joined"
+    write_joined(path, halves(source), codec, form, layouts=[layout] * 2)
     assert is_in_place(path, source, [(1.0, 3.0), (3.5, 4.9), (6.0, 7.5), (8.0, 9.5)])
     assert audio.probe(path).duration_seconds == pytest.approx(10, abs=0.3)
 
@@ -174,11 +177,8 @@ def test_tags_between_joined_files_are_told_from_frames(raw, expected):
 
 def test_joined_mp3_goes_on_where_the_first_ends(tmp_path, source):
     """The tag between the two takes no time; the second one's delay does, as in any player."""
-    path, parts = (
-        tmp_path / "joined",
-        [(source[: 5 * RATE], RATE), (source[5 * RATE : 10 * RATE], RATE)],
-    )
-    write_joined(path, parts, "libmp3lame", "mp3", between=b"TAG" + bytes(125))
+    path = tmp_path / "joined"
+    write_joined(path, halves(source), "libmp3lame", "mp3", between=b"TAG" + bytes(125))
     late = offsets(path, source, [(1.0, 3.0), (3.5, 4.9), (4.9, 5.8), (6.0, 7.5), (8.0, 9.5)])
     assert late[:2] == [0, 0] and isinstance(late[2], int) and late[3] == late[4]
     assert 0 <= late[3] <= 2 * 1152

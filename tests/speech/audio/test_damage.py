@@ -56,18 +56,22 @@ def test_a_flac_without_its_beginning_is_refused(tmp_path, second_frame):
         list(audio.cut(path, [(1.0, 2.0)], 16000))
 
 
+def overwrite_the_middle(path: Path, size: int) -> None:
+    """Write so many zeros into a file."""
+    raw = path.read_bytes()
+    middle = len(raw) // 2
+    path.write_bytes(raw[:middle] + bytes(size) + raw[middle + size :])
+
+
 @pytest.mark.parametrize(
     ("codec", "container", "size"),
     [("flac", "flac", 20000), ("tta", "tta", 30), ("wavpack", "wv", 30)],
 )
 def test_lossless_frames_with_a_wrong_checksum_are_refused(tmp_path, codec, container, size):
-    samples, path, spans = (
-        signal(8, 16000),
-        tmp_path / "a",
-        [(0.5 * i, 0.5 * i + 0.5) for i in range(16)],
-    )
-    raw = write_av(path, samples, 16000, codec, container).read_bytes()
-    path.write_bytes(raw[: len(raw) // 2] + bytes(size) + raw[len(raw) // 2 + size :])
+    samples = signal(8, 16000)
+    spans = [(0.5 * i, 0.5 * i + 0.5) for i in range(16)]
+    path = write_av(tmp_path / "a", samples, 16000, codec, container)
+    overwrite_the_middle(path, size)
     is_cut = exact(path, samples, spans)
     assert 4 <= sum(is_cut) < 16
     if codec == "flac":  # goes on behind it
@@ -81,8 +85,7 @@ def test_lossless_frames_with_a_wrong_checksum_are_refused(tmp_path, codec, cont
 def test_the_samples_beside_a_hole_and_before_what_is_lost_are_given(tmp_path):
     samples, flac = signal(8, 16000), tmp_path / "a.flac"
     soundfile.write(flac, samples, 16000)
-    raw = flac.read_bytes()
-    flac.write_bytes(raw[: len(raw) // 2] + bytes(20000) + raw[len(raw) // 2 + 20000 :])
+    overwrite_the_middle(flac, 20000)
     begin, end = timeline_of(flac).holes[0]
     # The first one is cut before the hole is reached, the third one after that.
     before = (begin - 9, begin)
@@ -91,8 +94,7 @@ def test_the_samples_beside_a_hole_and_before_what_is_lost_are_given(tmp_path):
     assert exact(flac, samples, spans) == [True, False, True, False, True]
 
     mp3 = write_av(tmp_path / "a.mp3", signal(12, RATE), RATE, "libmp3lame", "mp3")
-    raw = mp3.read_bytes()
-    mp3.write_bytes(raw[: len(raw) // 2] + bytes(3000) + raw[len(raw) // 2 + 3000 :])
+    overwrite_the_middle(mp3, 3000)
     lost = timeline_of(mp3).lost_from
     segments = audio.cut(mp3, [((lost - 9) / RATE, stop / RATE) for stop in (lost, lost + 1)], RATE)
     assert [isinstance(segment, audio.AudioError) for segment in segments] == [False, True]

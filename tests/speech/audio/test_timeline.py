@@ -29,14 +29,20 @@ def frame(seconds: float | None, samples: int = FRAME) -> av.AudioFrame:
     return made
 
 
+def begun(container: str, codec: str, stated_seconds: float | None = None) -> Timeline:
+    """The timeline of a second of frames."""
+    timeline = Timeline(container, codec, stated_seconds)
+    for number in range(50):
+        assert timeline.place(frame(number * 0.02), 0) == 0
+    return timeline
+
+
 def timeline_of(
     container: str, codec: str, gap: float, errors: int = 0
 ) -> tuple[Timeline, int | None]:
     """A second of frames, a gap before the next one with so many errors; the silence that it
     gets."""
-    timeline = Timeline(container, codec, None)
-    for number in range(50):
-        assert timeline.place(frame(number * 0.02), 0) == 0
+    timeline = begun(container, codec)
     return timeline, timeline.place(frame(1.0 + gap), errors)
 
 
@@ -83,9 +89,7 @@ def test_frames_before_the_first_stamp_lie_before_it():
 
 
 def test_a_frame_behind_an_unknown_stretch_begins_what_is_lost():
-    timeline = Timeline("mp3", "mp3", None)
-    for number in range(50):
-        timeline.place(frame(number * 0.02), 0)
+    timeline = begun("mp3", "mp3")
     timeline.lost = True
     timeline.place(frame(1.0), 1)
     timeline.place(frame(1.02), 1)
@@ -110,9 +114,7 @@ def test_flac_whose_stamps_step_back_holds_something_twice():
     ],
 )
 def test_a_gap_is_believed_within_what_the_recording_states(stated, gap, is_believed):
-    timeline = Timeline("ogg", "opus", stated)
-    for number in range(50):
-        timeline.place(frame(number * 0.02), 0)
+    timeline = begun("ogg", "opus", stated)
     assert timeline.place(frame(1.0 + gap), 0) == (round(gap * RATE) if is_believed else 0)
 
 
@@ -149,9 +151,7 @@ def test_errors_of_long_ago_make_no_hole():
     ],
 )
 def test_a_frame_that_comes_early_follows_one_too_many(container, codec, seconds, samples, is_lost):
-    timeline = Timeline(container, codec, None)
-    for number in range(50):
-        timeline.place(frame(number * 0.02), 0)
+    timeline = begun(container, codec)
     timeline.place(frame(seconds, samples), 0)
     assert timeline.lost_from == (RATE if is_lost else None)
 

@@ -89,22 +89,20 @@ def cut(path: str | os.PathLike, spans: Sequence[_Span], sampling_rate: int) -> 
                 yield error
 
 
-def _outside(path: str | os.PathLike, span: _Span, seconds: float) -> AudioError:
-    problem = f"lies outside of the recording, which is {seconds:.3f} s long"
-    return AudioError("out_of_range", path, f"the span {span[0]:.3f} to {span[1]:.3f} s {problem}")
-
-
 def _limits(path: str | os.PathLike, span: _Span, rate: int, total: int) -> tuple[int, int]:
     """Samples [start, stop) of a span in a recording of `total` samples; a small overhang is cut
     off."""
     start = round(span[0] * rate)
     stop = round(span[1] * rate)
     if stop > total + round(OVERHANG_SECONDS * rate) or start >= total:
-        raise _outside(path, span, total / rate)
-    if min(stop, total) <= start:
+        problem = f"lies outside of the recording, which is {total / rate:.3f} s long"
+        span_text = f"the span {span[0]:.3f} to {span[1]:.3f} s"
+        raise AudioError("out_of_range", path, f"{span_text} {problem}")
+    stop = min(stop, total)
+    if stop <= start:
         problem = f"the span {span[0]:.6f} to {span[1]:.6f} s holds no sample at {rate} Hz"
         raise AudioError("out_of_range", path, problem)
-    return start, min(stop, total)
+    return start, stop
 
 
 def _cut_stream(path: str | os.PathLike, spans: Sequence[_Span], sampling_rate: int) -> Segments:

@@ -141,7 +141,8 @@ class Timeline:
 
     def _add(self, frame: av.AudioFrame, gap: float, errors: int) -> int:
         """Put a frame behind a gap of so many seconds; the gap in samples."""
-        self._note_lost(frame)
+        if self.lost and self.lost_from is None:
+            self.lost_from = self.samples
         silence = round(gap * self.sample_rate)
         is_damage = gap > MAX_PAUSE_SECONDS or self.codec_name in _LOSSLESS or errors > self._errors
         if silence and is_damage:
@@ -152,10 +153,6 @@ class Timeline:
         self.samples += silence + samples
         self._errors = errors
         return silence
-
-    def _note_lost(self, frame: av.AudioFrame) -> None:
-        if self.lost and self.lost_from is None:
-            self.lost_from = self.samples
 
     def _gap(self, now: float, jump: float, drift: float, length: float) -> float:
         """Seconds of silence before a frame stamped `now`.

@@ -126,12 +126,32 @@ def _add_alignment(
     stat: partitions.Stat,
     known: partitions.DigestCache,
 ) -> tuple[str, str] | None:
-    """Add the recording of an alignment file to its country, or say why not."""
+    """Add an alignment file to its recording; or say with reason and detail why not."""
     try:
         facts = known.get(stat, _facts)
-        return _add_transcript(country, media, name, stat.path, facts)
     except OSError as error:
         return "json_unreadable", error.strerror or str(error)
+    if "reason" in facts:
+        return facts["reason"], facts["detail"]
+    file_stem = name[: -len(alignment.SUFFIX)]
+    audio_file = facts["audio_file"]
+    video_id = alignment.stem(audio_file)
+    try:
+        audio = media.find(audio_file)
+    except AudioOutside as outside:
+        return "audio_outside", shown(str(outside))
+    recording = country.recordings.setdefault(video_id, Recording(country.name, video_id))
+    recording.hours = max(recording.hours, facts["hours"])
+    recording.transcripts.append(
+        {
+            "transcript_id": alignment.transcript_id(file_stem, video_id),
+            "path": stat.path,
+            "digests": facts["digests"],
+            "audio_file": audio_file,
+            "audio": audio.as_dict() if audio else None,
+        }
+    )
+    return None
 
 
 def list_names(folder: Path) -> list[str]:
@@ -159,33 +179,6 @@ def list_alignments(folder: Path) -> list[list]:
             state = [error.strerror or str(error)]
         listing.append([name, *state])
     return listing
-
-
-def _add_transcript(
-    country: Country, media: MediaFolder, name: str, path: str, facts: Mapping
-) -> tuple[str, str] | None:
-    """Add one alignment file to its recording; or say with reason and detail why not."""
-    if "reason" in facts:
-        return facts["reason"], facts["detail"]
-    file_stem = name[: -len(alignment.SUFFIX)]
-    audio_file = facts["audio_file"]
-    video_id = alignment.stem(audio_file)
-    try:
-        stat = media.find(audio_file)
-    except AudioOutside as outside:
-        return "audio_outside", shown(str(outside))
-    recording = country.recordings.setdefault(video_id, Recording(country.name, video_id))
-    recording.hours = max(recording.hours, facts["hours"])
-    recording.transcripts.append(
-        {
-            "transcript_id": alignment.transcript_id(file_stem, video_id),
-            "path": path,
-            "digests": facts["digests"],
-            "audio_file": audio_file,
-            "audio": stat.as_dict() if stat else None,
-        }
-    )
-    return None
 
 
 def _facts(path: str) -> dict[str, Any]:
