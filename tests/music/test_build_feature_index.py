@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 import h5py
 import pytest
@@ -90,12 +91,19 @@ def test_nothing_to_index_is_an_error(tree, capsys, arguments, words):
     assert words in capsys.readouterr().err and not (tree / "a.index").exists()
 
 
+def write_splits(**cliques: list[str]) -> None:
+    """Splits of one clique each, of recordings by their ids."""
+    Path("metadata").mkdir()
+    for name, ids in cliques.items():
+        content = {f"C-{name}": [{"youtube_id": each} for each in ids]}
+        Path("metadata", f"{name}.json").write_text(json.dumps(content))
+
+
+IDS = [f"-_{n}AAAAAAAA" for n in range(3)]
+
+
 def test_whole_folders_show_progress_and_the_coverage_of_the_splits(tree, capsys):
-    (tree / "metadata").mkdir()
-    versions = [{"youtube_id": f"-_{n}AAAAAAAA"} for n in range(3)] + [
-        {"youtube_id": "absent_____"}
-    ]
-    (tree / "metadata/train.json").write_text(json.dumps({"C-1": versions}))
+    write_splits(train=[*IDS, "absent_____"])
     assert build_feature_index.main(shlex.split(f"{TYPED} --splits metadata")) == 0
     said = capsys.readouterr().err
     assert "features: 2 of 2 files and folders (100 %)" in said and "errors 1" in said
@@ -109,11 +117,7 @@ def test_whole_folders_show_progress_and_the_coverage_of_the_splits(tree, capsys
 
 
 def test_splits_that_share_a_recording_make_an_index_and_are_said(tree, capsys):
-    (tree / "metadata").mkdir()
-    versions = [{"youtube_id": f"-_{n}AAAAAAAA"} for n in range(3)]
-    for name in ("train", "verify"):
-        cliques = {f"C-{name}": versions[name == "train" :]}
-        (tree / f"metadata/{name}.json").write_text(json.dumps(cliques))
+    write_splits(train=IDS[1:], verify=IDS)
     assert build_feature_index.main([*shlex.split(TYPED), "--splits", "metadata"]) == 0
     assert len(FeatureIndex("cache/discogs_h5_index.pt")) == 5
     assert "2 recordings of train that are also in test: kept" in capsys.readouterr().err

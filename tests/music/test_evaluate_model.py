@@ -89,24 +89,23 @@ def test_a_checkpoint_is_evaluated_on_whole_tracks(tmp_path, monkeypatch):
     assert (fractions, lengths) == ([0.25], [[40, 60]])
 
 
+def share(exchange: object, rank: int = 0) -> evaluation.Share:
+    return evaluation.Share(exchange, rank, torch.device("cpu"))
+
+
 def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_it(
     tmp_path, caplog
 ):
     index = corpus(tmp_path, chunks=5)
-    features, model = (
-        evaluation.Features(conf.read(overrides(tmp_path)), ["test"]),
-        Clews(CONFIGS["clews-tiny"]),
-    )
-    cliques, alone = (
-        features.cliques["test"],
-        evaluation.Share(evaluation.Exchange(1), 0, torch.device("cpu")),
-    )
+    features = evaluation.Features(conf.read(overrides(tmp_path)), ["test"])
+    cliques, model = features.cliques["test"], Clews(CONFIGS["clews-tiny"])
+    alone = share(evaluation.Exchange(1))
     Path(index.track(int(cliques.tracks[2])).file).unlink()
 
-    def embedded(fraction: float, share: evaluation.Share = alone) -> evaluation.Tracks:
+    def embedded(fraction: float, of: evaluation.Share = alone) -> evaluation.Tracks:
         geometry = evaluation.Geometry(200, 200, 200)
         return evaluation.embed(
-            model.eval(), cliques, features.reader, lambda frames: geometry, share, fraction
+            model.eval(), cliques, features.reader, lambda frames: geometry, of, fraction
         )
 
     with torch.inference_mode():
@@ -118,12 +117,12 @@ def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_
         assert len(embedded(1 / 6)) == 5  # as many as may be missing
         # It also ends on a rank all of whose own tracks can be read.
         first = OneOf()
-        embedded(0.5, evaluation.Share(first, 0, alone.device))
+        embedded(0.5, share(first))
         both = SimpleNamespace(world_size=2, gathered=lambda value: [*first.parts, value])
         with pytest.raises(MillraceError, match="1 of 6 tracks cannot be read"):
-            embedded(0.01, evaluation.Share(both, 1, alone.device))
+            embedded(0.01, share(both, 1))
         # Of any number of ranks the tracks have one order.
-        ids = embedded(0.5, evaluation.Share(both, 1, alone.device)).ids.tolist()
+        ids = embedded(0.5, share(both, 1)).ids.tolist()
         assert ids == embedded(0.5).ids.tolist()
         assert "tracks cannot be read" in caplog.text
         model.proj[1].weight.fill_(math.nan)
@@ -131,20 +130,12 @@ def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_
             MillraceError, match=rf"{index.id(int(cliques.tracks[0]))}: .*not finite"
         ):
             embedded(0.5)
-
-
-def test_an_evaluation_of_no_track_ends_whatever_may_be_missing(tmp_path):
-    index = corpus(tmp_path, chunks=5)
-    features = evaluation.Features(conf.read(overrides(tmp_path)), ["test"])
-    cliques = features.cliques["test"]
-    for file in {index.track(number).file for number in cliques.tracks.tolist()}:
-        Path(file).unlink()
-    alone = evaluation.Share(evaluation.Exchange(1), 0, torch.device("cpu"))
-    geometry = evaluation.Geometry(200, 200, 200)
-    with pytest.raises(MillraceError, match="6 of 6 tracks cannot be read"):
-        evaluation.embed(
-            Clews(CONFIGS["clews-tiny"]), cliques, features.reader, lambda _: geometry, alone
-        )
+        # Without any track it ends whatever may be missing.
+        features.reader.windows.close()
+        for number in cliques.tracks.tolist():
+            Path(index.track(number).file).unlink(missing_ok=True)
+        with pytest.raises(MillraceError, match="6 of 6 tracks cannot be read"):
+            embedded(1.0)
 
 
 @pytest.mark.long
@@ -180,19 +171,16 @@ def test_ranks_share_tracks_and_queries_and_count_none_twice(tmp_path):
     cliques, geometry = features.cliques["test"], evaluation.Geometry(100, 40, 20)
 
     @torch.inference_mode()
-    def embedded(exchange: object, rank: int) -> tuple:
-        share = evaluation.Share(exchange, rank, torch.device("cpu"))
-        return share, evaluation.embed(
-            model, cliques, features.reader, lambda frames: geometry, share
-        )
+    def embedded(of: evaluation.Share) -> evaluation.Tracks:
+        return evaluation.embed(model, cliques, features.reader, lambda frames: geometry, of)
 
-    alone, tracks = embedded(evaluation.Exchange(1), 0)
-    parts = [embedded(OneOf(), rank)[1] for rank in (0, 1)]
+    alone = share(evaluation.Exchange(1))
+    tracks = embedded(alone)
+    parts = [embedded(share(OneOf(), rank)) for rank in (0, 1)]
     assert sorted(torch.cat([part.ids for part in parts]).tolist()) == tracks.ids.tolist()
     assert torch.equal(parts[1].embeddings, tracks.embeddings[1::2])
     figures = evaluation.scored(tracks, "bpwr-5", alone)
-    shares = [evaluation.Share(OneOf(), rank, torch.device("cpu")) for rank in (0, 1)]
-    halves = [evaluation.scored(tracks, "bpwr-5", share) for share in shares]
+    halves = [evaluation.scored(tracks, "bpwr-5", share(OneOf(), rank)) for rank in (0, 1)]
     together = torch.cat([half["ARP"] for half in halves])
     assert len(together) == len(tracks) and float(together.mean()) == pytest.approx(
         float(figures["ARP"].mean())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,14 +15,23 @@ from millrace.music.demo.synthesis import Synthesiser
 from tests.common.test_debian import need
 
 
-@pytest.mark.debian
-def test_a_tune_is_played_the_same_every_time_and_faster_or_higher_as_asked(tmp_path):
+@pytest.fixture
+def tune_and_font(tmp_path) -> tuple[Path, Path]:
+    """A tune of the demo, and a soundfont."""
     try:
         folders = debian.fetch([TUNES, FONTS[0]], tmp_path)
     except MillraceError as error:
         need(False, error)
-    tune = min(folders[TUNES].rglob("flying_scotsman.mid"))
-    first, second = (Synthesiser(min(folders[FONTS[0]].rglob("*.sf2"))) for _ in range(2))
+    return (
+        min(folders[TUNES].rglob("flying_scotsman.mid")),
+        min(folders[FONTS[0]].rglob("*.sf2")),
+    )
+
+
+@pytest.mark.debian
+def test_a_tune_is_played_the_same_every_time_and_faster_or_higher_as_asked(tune_and_font):
+    tune, font = tune_and_font
+    first, second = Synthesiser(font), Synthesiser(font)
     played = first.play(tune, 1.0, 0, 3)
     assert (
         played.shape == (48_000,) and played.dtype == np.float32 and 0.01 < abs(played).max() <= 1
@@ -51,22 +62,17 @@ def test_a_tune_is_played_the_same_every_time_and_faster_or_higher_as_asked(tmp_
 
 @pytest.mark.debian
 def test_a_tune_that_was_rendered_before_a_fetch_was_killed_is_not_rendered_again(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, tune_and_font
 ):
-    try:
-        folders = debian.fetch([TUNES, FONTS[0]], tmp_path)
-    except MillraceError as error:
-        need(False, error)
+    tune, font = tune_and_font
     monkeypatch.setattr(corpus, "VERSIONS", 2)
     monkeypatch.setattr(corpus, "SECONDS", 3)
-    tune = min(folders[TUNES].rglob("flying_scotsman.mid"))
-    fonts = [min(folders[FONTS[0]].rglob("*.sf2"))]
-    first = corpus.rendered(tune, fonts, 1, tmp_path / "kept")
+    first = corpus.rendered(tune, [font], 1, tmp_path / "kept")
     again = corpus.rendered(tune, [], 1, tmp_path / "kept")  # without a soundfont nothing is played
     assert [words for words, _ in again] == [words for words, _ in first]
     assert [array.tobytes() for _, array in again] == [array.tobytes() for _, array in first]
 
     (kept,) = (tmp_path / "kept").iterdir()
     kept.write_bytes(kept.read_bytes()[:-100])
-    mended = corpus.rendered(tune, fonts, 1, tmp_path / "kept")
+    mended = corpus.rendered(tune, [font], 1, tmp_path / "kept")
     assert [array.tobytes() for _, array in mended] == [array.tobytes() for _, array in first]

@@ -78,23 +78,34 @@ def rows(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_all_partitions_become_one_index_with_its_coverage(tree):
-    write_tree(tree, ids="abcdefga")
+def test_all_partitions_become_one_index_with_its_coverage_and_rejects(tree):
+    write_tree(tree, ids="abcdefga", hops=[("f", 0.03)])
     (tree / "features/h5-gone.h5.parquet").touch()
     assert merge() == 0
-    assert len(FeatureIndex("out/features.index")) == 7
+    assert len(FeatureIndex("out/features.index")) == 6
     assert not (tree / "features/h5-gone.h5.parquet").exists()
     assert [part["line"].partition(" remain")[0] for part in coverage(tree)["splits"]] == [
-        "train: 2 cliques of at least 2 (66.7 %) and 5 versions (71.4 %)",
+        "train: 1 cliques of at least 2 (33.3 %) and 3 versions (42.9 %)",
         "test: 0 cliques of at least 2 (0.0 %) and 0 versions (0.0 %)",
     ]
-    assert [row["reason"] for row in rows(tree / "out/rejects.jsonl")] == [
-        "broken_line",
-        "duplicate_id",
+    line, *rejects = rows(tree / "out/rejects.jsonl")
+    assert line["reason"] == "broken_line"
+    assert [(row["reason"], row["id"], row["file"], row["key"]) for row in rejects] == [
+        ("duplicate_id", "a", "1.h5", "a/cqt"),
+        ("other_hop", "f", "1.h5", "f/cqt"),
     ]
-    assert [tuple(row.values()) for row in rows(tree / "out/missing.jsonl")] == [
-        *(("train", "x", "absent"), ("train", "C-2"), ("test", "h", "absent"), ("test", "C-4"))
+    missing = [[*row.values()] for row in rows(tree / "out/missing.jsonl")]
+    assert missing == [
+        ["train", "x", "absent"],
+        ["train", "f", f"other_hop: {rejects[1]['problem']}"],
+        ["train", "C-2"],
+        ["train", "C-3"],
+        ["test", "h", "absent"],
+        ["test", "C-4"],
     ]
+    ledger = json.loads((tree / "out/ledger.json").read_text())
+    counts = {"duplicate_id": 1, "other_hop": 1}
+    assert (ledger["rows_in"], ledger["rows_out"], ledger["rejected"]) == (8, 6, counts)
 
 
 def test_an_index_is_there_only_with_its_coverage(tree, monkeypatch):
@@ -129,18 +140,6 @@ def test_hours_are_those_of_the_files_that_are_read(tree, prefer, hours):
     expected = pytest.approx((hours + 1200 * 0.02) / 3600, abs=1e-4)
     assert coverage(tree)["hours"] == expected
     assert coverage(tree)["splits"][0]["hours"] == expected
-
-
-def test_a_track_of_another_hop_is_a_reject(tree):
-    write_tree(tree, hops=[("a", 0.03)])
-    assert merge() == 0
-    assert len(FeatureIndex("out/features.index")) == 7
-    (reject,) = (row for row in rows(tree / "out/rejects.jsonl") if row["reason"] == "other_hop")
-    assert (reject["id"], reject["file"], reject["key"]) == ("a", "0.h5", "a/cqt")
-    lost = [row["reason"] for row in rows(tree / "out/missing.jsonl") if row.get("id") == "a"]
-    assert [reason.partition(":")[0] for reason in lost] == ["other_hop"]
-    ledger = json.loads((tree / "out/ledger.json").read_text())
-    assert (ledger["rows_in"], ledger["rows_out"], ledger["rejected"]) == (8, 7, {"other_hop": 1})
 
 
 def test_tracks_without_a_hop_are_said_and_records_without_a_pointer_count(tree, capsys):

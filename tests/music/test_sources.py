@@ -69,6 +69,11 @@ def written_with_its_time(path: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+def change_last(tree: Tree, **fields: object) -> None:
+    """Let the last record say something else."""
+    tree.write([*tree.rows[:-1], {**tree.rows[-1], **fields}])
+
+
 CHANGES = {
     "append": (
         lambda t: t.write([*t.rows, *({**t.rows[n], "youtube_id": f"x{n}"} for n in (0, 1, 2))]),
@@ -82,7 +87,7 @@ CHANGES = {
         "1 list changed (a.jsonl: 40 ids -> 41 ids), 0 new, 0 gone -> the index",
     ),
     "hop of a pointer": (
-        lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "hop_s": 0.1}]),
+        lambda t: change_last(t, hop_s=0.1),
         {"h5-chunk_00003.h5"},
         "1 record changed (id39: hop)",
     ),
@@ -97,12 +102,12 @@ CHANGES = {
         "0 records changed, 0 new, 1 gone (id39)",
     ),
     "a key added later": (
-        lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "h5_key": "/a"}]),
+        lambda t: change_last(t, h5_key="/a"),
         {"h5-chunk_00003.h5"},
         "1 record changed (id39: key), 0 new, 0 gone -> 1 of 5 partitions",
     ),
     "a pointer to another chunk": (
-        lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "h5_chunk": CHUNKS[0]}]),
+        lambda t: change_last(t, h5_chunk=CHUNKS[0]),
         {"h5-chunk_00000.h5", "h5-chunk_00003.h5"},
         "1 record changed (id39: file), 0 new, 0 gone -> 2 of 5 partitions",
     ),

@@ -6,21 +6,19 @@ import json
 import shlex
 from pathlib import Path
 
-import h5py
 import pytest
 import yaml
 
 from millrace.music import verify_h5_sample
 from millrace.music.features.verification import facts
-from tests.music.features.trees import add_group, cqt, h5_file, indexed
+from tests.music.features.trees import cqt, indexed, write_group
 
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     """A recording and one that is lost, and a configuration that names them."""
     monkeypatch.chdir(tmp_path)
-    with h5py.File("a.h5", "w") as h5:
-        add_group(h5, "-first_____", cqt(1), {"hop_s": 0.02})
+    write_group(tmp_path, "-first_____", cqt(1), {"hop_s": 0.02})
     indexed(tmp_path, ["a.h5"])
     content = {"C-1": [{"youtube_id": "-first_____"}, {"youtube_id": "lost_______"}]}
     (tmp_path / "train.json").write_text(json.dumps(content))
@@ -59,8 +57,7 @@ def test_a_track_that_is_not_there_is_named(tree, capsys, index, flags, words):
 
 def test_facts_of_a_track(tmp_path):
     values = cqt(1, 2150)
-    with h5_file(tmp_path) as h5:
-        add_group(h5, "abcdefghijk", values.T.astype("f2"), {"hop_s": 0.02})
+    write_group(tmp_path, "abcdefghijk", values.T.astype("f2"), {"hop_s": 0.02})
     track = facts(indexed(tmp_path), 0, shingle=20.0)
     wanted = {
         "file": str(tmp_path / "a.h5"),

@@ -20,7 +20,9 @@ from tests.music.features.trees import (
     cqt,
     h5_file,
     indexed,
+    reasons,
     scanned,
+    write_group,
     write_mm,
 )
 
@@ -215,8 +217,7 @@ def test_coverage_counts_versions_and_the_cliques_of_two_recordings(tmp_path):
         if n == 3:
             values = np.clip(20 * np.log10(values / values.max()), -80, 0)
         write_mm(tmp_path, name, values.astype("<f2"), sidecar=n != 4)
-    with h5_file(tmp_path) as h5:
-        add_group(h5, ids[0], cqt(0, 9000), {"hop_s": 512 / 22050})
+    write_group(tmp_path, ids[0], cqt(0, 9000), {"hop_s": 512 / 22050})
     groups = [
         ids[:3],
         [*ids[3:7], ids[6]],  # two refused, and one recording twice
@@ -230,11 +231,7 @@ def test_coverage_counts_versions_and_the_cliques_of_two_recordings(tmp_path):
     folders = Root(tmp_path).places("mm")
     index = indexed(tmp_path, mm=folders, contract=PUBLISHED)
     split = read_split(path, "val")
-    refused = {
-        track.id: track.refused
-        for track in scanned(tmp_path, ["a.h5"], folders, PUBLISHED)
-        if track.refused
-    }
+    refused = reasons(scanned(tmp_path, ["a.h5"], folders, PUBLISHED))
     cliques, result, lost = coverage(split, index, refused)
     present = {index.id(row) for row in range(len(index))}
     assert present == {*ids[:3], *ids[5:10]}
@@ -300,8 +297,7 @@ def test_a_file_that_is_no_split_is_named(tmp_path, content, problem):
 
 
 def test_versions_without_a_text_as_video_id_are_listed_with_their_clique(tmp_path):
-    with h5_file(tmp_path) as h5:
-        add_group(h5, "abcdefghijk", cqt(1))
+    write_group(tmp_path, "abcdefghijk", cqt(1))
     split = Split(
         "train", "train.json", {"C-1": [{"version_id": "V-1", "youtube_id": 12345678901}]}
     )

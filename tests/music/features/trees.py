@@ -44,6 +44,14 @@ def add_group(
     h5.create_dataset(f"{name}/cqt", data=values, **storage).attrs.update(attributes or {})
 
 
+def write_group(
+    root: Path, name: str, values: np.ndarray, attributes: dict | None = None, **storage
+) -> None:
+    """The HDF5 file a.h5 of a tree, with one track."""
+    with h5_file(root) as h5:
+        add_group(h5, name, values, attributes, **storage)
+
+
 def write_mm(
     root: Path, name: str, values: np.ndarray, sidecar: bool = True, folder: str | None = None
 ) -> Path:
@@ -70,6 +78,11 @@ def scanned(
         for kind, path in places
     ]
     return [track for partition in partitions for track in build(partition, contract or Contract())]
+
+
+def reasons(tracks: Iterable[Track]) -> dict[str, str]:
+    """Why tracks are refused, by their ids; "" of a good one."""
+    return {track.id: track.refused for track in tracks}
 
 
 def indexed(root: Path, *args, contract: Contract | None = None, **kwargs) -> FeatureIndex:

@@ -8,14 +8,22 @@ import numpy as np
 import pytest
 
 from millrace.common.errors import MillraceError
+from millrace.common.training.task import Spans
 from millrace.music.sampling.cliques import Cliques, read_cliques
-from millrace.music.sampling.plan import Blocks, plan_anchors
+from millrace.music.sampling.plan import AnchorPlan, Blocks, plan_anchors
 from tests.music.versions import corpus
 
 
 def of(labels: list[int]) -> Cliques:
     rows = np.arange(len(labels))
     return Cliques(rows, np.array(labels), rows, np.full(len(rows), 700), np.full(len(rows), 0.02))
+
+
+def plan(
+    cliques: Cliques, world_size: int, epoch: int = 0, limit: int = 0, spans: Spans = ()
+) -> AnchorPlan:
+    """The plan of blocks of four anchors."""
+    return plan_anchors(cliques, Blocks(4, 43, limit), epoch, world_size, spans)
 
 
 def test_ids_are_ordinals_over_all_splits_and_coverage_is_said(tmp_path, caplog):
@@ -73,43 +81,32 @@ def test_a_recording_is_an_anchor_once_and_every_batch_has_two_cliques():
     cliques = of([0] * 20 + [1] * 10 + [2, 2, 3, 3])
     lost = 0
     for epoch in range(20):
-        plan = plan_anchors(cliques, Blocks(4, 43), epoch, 2)
-        batches = [plan.batch(step, rank) for step in range(len(plan)) for rank in (0, 1)]
+        drawn = plan(cliques, 2, epoch)
+        batches = [drawn.batch(step, rank) for step in range(len(drawn)) for rank in (0, 1)]
         anchors = np.concatenate(batches).tolist()
-        assert len(set(anchors)) == len(anchors) == 34 - plan.left_out
+        assert len(set(anchors)) == len(anchors) == 34 - drawn.left_out
         lost += 8 - len(batches)
         assert all(len(set(cliques.cliques[batch].tolist())) > 1 for batch in batches)
     assert lost > 0  # blocks of one clique
-    assert not np.array_equal(plan.rows, plan_anchors(cliques, Blocks(4, 43), 0, 2).rows)
-    assert np.array_equal(plan.rows, plan_anchors(cliques, Blocks(4, 43), 19, 2).rows)
+    assert not np.array_equal(drawn.rows, plan(cliques, 2, 0).rows)
+    assert np.array_equal(drawn.rows, plan(cliques, 2, 19).rows)
 
 
-def test_what_is_left_out_of_an_epoch_is_counted_after_ranks_have_changed_too():
+def test_other_ranks_go_on_with_the_blocks_that_are_left_and_the_rest_is_counted():
     cliques = of([at // 3 for at in range(63)])
     # 15 blocks of 4: 14 for two ranks; after 3 steps of two ranks 9 are left for one, 8 for two
     # more.
-    assert plan_anchors(cliques, Blocks(4, 43), 0, 2).left_out == 63 - 14 * 4
-    assert plan_anchors(cliques, Blocks(4, 43), 0, 1, spans=[(2, 3)]).left_out == 63 - 15 * 4
-    rest = plan_anchors(cliques, Blocks(4, 43), 0, 4, spans=[(2, 3), (1, 1)])
-    assert (len(rest), rest.left_out) == (2, 63 - (7 + 8) * 4)
-    assert rest.rows.tolist() == plan_anchors(cliques, Blocks(4, 43), 0, 1).rows.tolist()[7 * 4 :]
+    every = plan(cliques, 1).rows.tolist()
+    whole = plan(cliques, 2)
+    assert (whole.rows.tolist(), whole.left_out) == (every[: 14 * 4], 63 - 14 * 4)
+    rest = plan(cliques, 1, spans=[(2, 3)])
+    assert (rest.rows.tolist(), rest.left_out) == (every[6 * 4 :], 63 - 15 * 4)
+    last = plan(cliques, 4, spans=[(2, 3), (1, 1)])
+    assert (last.rows.tolist(), last.left_out) == (every[7 * 4 :], 63 - (7 + 8) * 4)
+    assert len(last) == 2
     # A limit counts steps of the ranks that the epoch began with.
-    assert len(plan_anchors(cliques, Blocks(4, 43, limit=3), 0, 1, spans=[(2, 1)])) == 4
-
-
-def test_other_ranks_go_on_with_the_blocks_that_are_left():
-    cliques = of([at // 3 for at in range(60)])
-    whole = plan_anchors(cliques, Blocks(4, 43), 0, 2)
-    rest = plan_anchors(cliques, Blocks(4, 43), 0, 1, spans=[(2, 3)])
-    assert (
-        rest.rows.tolist() == plan_anchors(cliques, Blocks(4, 43), 0, 1).rows.tolist()[2 * 3 * 4 :]
-    )
-    assert (
-        whole.rows[:24].tolist() + rest.rows.tolist()
-        == plan_anchors(cliques, Blocks(4, 43), 0, 1).rows.tolist()
-    )
-    assert len(plan_anchors(cliques, Blocks(4, 43, limit=3), 0, 2)) == 3
-    assert len(plan_anchors(cliques, Blocks(4, 43, limit=3), 0, 1, spans=[(2, 2)])) == 2
+    assert len(plan(cliques, 2, limit=3)) == 3
+    assert len(plan(cliques, 1, limit=3, spans=[(2, 1)])) == 4
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 1], [0] * 12])
@@ -117,4 +114,4 @@ def test_too_few_recordings_or_cliques_are_an_error(labels):
     with pytest.raises(
         MillraceError, match=r"make no batch of 4 anchors of two cliques for 1 rank"
     ):
-        plan_anchors(of(labels), Blocks(4, 43), 0, 1)
+        plan(of(labels), 1)
