@@ -19,7 +19,6 @@ from millrace.common.workflow.sources import (
     Write,
     misplaced,
 )
-from millrace.image.records.deal import deal, in_order
 from millrace.image.records.folder import EXPECTED, read_tree
 from millrace.image.records.options import RecordOptions
 
@@ -66,11 +65,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     }
 
     def build(write: Write) -> Partitions:
-        for split, listed in tree.rows.items():
-            is_train = split == "train"
-            rows = in_order(listed, options.seed) if is_train else listed
-            files = options.files(split, len(rows))
-            plans = list(deal(split, rows, files, is_train))
+        for split in tree.rows:
+            plans = options.plans(tree, split)
             facts = {key: splits[split][key] for key in ("split", "folder", "pixels")}
             for block in blocks[split]:
                 of_block = plans[block.start : block.stop]

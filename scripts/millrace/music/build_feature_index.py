@@ -18,7 +18,7 @@ from millrace.common.leaks import leakage
 from millrace.common.ledger import Ledger
 from millrace.music.features import partition as partitions
 from millrace.music.features.merging import Choices, Places, apply_records, lines, merge_all
-from millrace.music.features.metadata import Metadata, place_records, read_metadata
+from millrace.music.features.metadata import place_records, read_metadata
 from millrace.music.features.roots import SPLITS, Root, split_files
 from millrace.music.features.track import Contract, write_tracks
 
@@ -70,8 +70,8 @@ def _build_partition(args: argparse.Namespace, contract: Contract) -> None:
 
 def _build_index(args: argparse.Namespace, contract: Contract) -> None:
     """The index of whole folders, as the original script's."""
-    metadata = read_metadata(args.jsonl) if args.jsonl else Metadata("")
-    if args.jsonl and metadata.note:
+    metadata = read_metadata(args.jsonl or "")
+    if metadata.note:
         cli.log.warning("%s", metadata.note)
     roots = {"h5": args.h5_root, "mm": args.mm_root}
     roots = {kind: path for kind, path in roots.items() if path}

@@ -54,8 +54,7 @@ def main(args: argparse.Namespace) -> None:
     contract = settings.from_args(Contract, args)
     settings.check(contract, "features")
     places = Places(content["roots"], content["splits"])
-    if content["jsonl"]:
-        apply_records(tracks, read_metadata(content["jsonl"]).records, contract)
+    apply_records(tracks, read_metadata(content["jsonl"]).records, contract)
     choices = Choices(args.prefer, args.on_leak)
     result = merge_all(args.output, tracks, places, contract, content["problems"], choices)
     atomic.write_json(args.coverage, result)

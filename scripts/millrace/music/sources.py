@@ -75,7 +75,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
             raise SourcesMissing(f"music.{key}: {path} does not exist")
 
     def build(write: Write) -> Partitions:
-        metadata = read_metadata(settings.jsonl) if settings.jsonl else Metadata("")
+        metadata = read_metadata(settings.jsonl)
         records, wrong = place_records(metadata.records.values(), roots)
         for name, place in places.items():
             write(name, _partition(name, place, roots[place.kind], records.get(place.path, ())))
@@ -96,7 +96,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
             groups={"features": sorted(places)},
             total=len(places),
             others={"merge": {"all": merge}},
-            notes=_notes(metadata, problems) if settings.jsonl else [],
+            notes=_notes(metadata, problems),
         )
 
     stats = [Stat.of(path) for path in lists.values()]

@@ -93,12 +93,8 @@ def main(args: argparse.Namespace) -> None:
         pq.write_table(result.table(), partial, compression="zstd")
     atomic.write_json(args.recordings, result.recordings)
     jsonl.write_lines(args.rejects, result.rejects)
-    ledger = result.ledger
-    atomic.write_json(args.ledger, ledger.as_dict())
-    counts = ledger.rows_in, ledger.rows_out, ledger.rows_rejected
-    reasons = f" ({ledger.reasons()})" if ledger.rows_rejected else ""
-    message = "%s: %d segments found, %d in the manifest, %d rejected%s"
-    cli.log.info(message, partition["partition"], *counts, reasons)
+    atomic.write_json(args.ledger, result.ledger.as_dict())
+    cli.log.info("%s", manifest.line(partition["partition"], result.ledger))
     for reject in result.rejects:
         if reject["segment"] is None:
             cli.log.warning("%s is left out: %s", reject["file"], reject["detail"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common.errors import MillraceError, Unusable
-from millrace.image.records.deal import FilePlan, deal, in_order
+from millrace.image.records.deal import FilePlan
 from millrace.image.records.folder import ImageTree
 from millrace.image.records.options import RecordOptions
 from millrace.image.records.pixels import read_image
@@ -54,10 +54,4 @@ class Conversion(NamedTuple):
 
 def of_tree(tree: ImageTree, split: str, options: RecordOptions, root: Path) -> Conversion:
     """The conversion of a split of an image folder into a folder below `root`."""
-    order = tree.rows[split]
-    is_shuffled = split == "train"
-    if is_shuffled:
-        order = in_order(order, options.seed)
-    files = options.files(split, len(order))
-    plans = list(deal(split, order, files, is_shuffled))
-    return Conversion(plans, options.of_split(tree, split), root / split)
+    return Conversion(options.plans(tree, split), options.of_split(tree, split), root / split)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from millrace.common import settings
 from millrace.common.errors import MillraceError
 from millrace.common.settings import setting
+from millrace.image.records.deal import FilePlan, deal, in_order
 from millrace.image.records.folder import ImageTree
 
 MAX_PIXELS = 50_000_000  # width x height of an image; one of more is rejected
@@ -53,6 +54,15 @@ class RecordOptions:
             "pixels": pixels,
             "seed": self.seed,
         }
+
+    def plans(self, tree: ImageTree, split: str) -> list[FilePlan]:
+        """The record files of a split, over which the seed shuffles train."""
+        rows = tree.rows[split]
+        is_shuffled = split == "train"
+        if is_shuffled:
+            rows = in_order(rows, self.seed)
+        files = self.files(split, len(rows))
+        return list(deal(split, rows, files, is_shuffled))
 
     def files(self, split: str, records: int) -> int:
         """How many files so many records of a split go into; none is empty."""

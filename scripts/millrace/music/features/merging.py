@@ -16,7 +16,7 @@ from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.metadata import Record
 from millrace.music.features.partition import hop_note, report
 from millrace.music.features.roots import SPLITS
-from millrace.music.features.track import FROM_FILE, H5, Contract, Refused, Track
+from millrace.music.features.track import FROM_FILE, Contract, Refused, Track
 
 
 class Places(NamedTuple):
@@ -29,11 +29,8 @@ class Places(NamedTuple):
 class Choices(NamedTuple):
     """What of a recording in both kinds of file is read, and what becomes of leaks."""
 
-    prefer: str = H5
-    on_leak: str = leakage.ERROR
-
-
-_DEFAULTS = Choices()
+    prefer: str
+    on_leak: str
 
 
 def merge_all(
@@ -41,8 +38,8 @@ def merge_all(
     tracks: Sequence[Track],
     places: Places,
     contract: Contract,
-    problems: Sequence[dict] = (),
-    choices: Choices = _DEFAULTS,
+    problems: Sequence[dict],
+    choices: Choices,
 ) -> dict:
     """Write the index and, before it, what there is to know of it into its folder; return the
     coverage.

@@ -59,7 +59,7 @@ class Metadata:
     @property
     def note(self) -> str:
         """A sentence if the file has no ids at all, as one of the published ones."""
-        if self.ids:
+        if self.ids or not self.path:
             return ""
         return f"{self.path}: no video ids; Discogs-VI-YT-<date>.jsonl holds some"
 
@@ -106,11 +106,13 @@ def _objects(value: Any) -> list[dict]:
 
 def read_metadata(path: str | os.PathLike) -> Metadata:
     """Read a JSONL with a clique or a track a line, line by line; broken lines are counted and
-    named.
+    named. A path that is empty has no records.
 
     The later of two records of a track wins where both say something, as in the original script.
     """
     result = Metadata(os.fspath(path))
+    if not path:
+        return result
     for line, value, _ in jsonl.lines(path):
         fields = value if isinstance(value, dict) else {}
         number = first(fields, ID_NAMES)

@@ -130,7 +130,7 @@ class MediaFolder:
                 folders += [] if entry.name.startswith(".") else [entry.name]
             elif stat.S_ISREG(status.st_mode):
                 self.stats[entry.path] = Stat.of(entry.path, status)
-                suffix = _suffix(entry.name)
+                suffix = os.path.splitext(entry.name)[1].lower()
                 if (
                     not entry.name.startswith(".")
                     and suffix not in _NOT_MEDIA
@@ -237,10 +237,6 @@ def _titles(name: str) -> tuple[str, str, str, str]:
 def _folder(path: str) -> str:
     """The name of the folder that a file lies in."""
     return os.path.basename(os.path.dirname(path))
-
-
-def _suffix(name: str) -> str:
-    return os.path.splitext(name)[1].lower()
 
 
 def _normal(name: str) -> str:

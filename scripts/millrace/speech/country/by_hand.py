@@ -30,10 +30,7 @@ class Generated(NamedTuple):
 
     def line(self) -> str:
         """One line for the log."""
-        ledger = self.ledger
-        counts = f"{ledger.rows_in} segments found, {ledger.rows_out} in the manifest"
-        reasons = f" ({ledger.reasons()})" if ledger.rows_rejected else ""
-        return f"{self.manifest}: {counts}, {ledger.rows_rejected} rejected{reasons}"
+        return build.line(self.manifest, self.ledger)
 
 
 class _Country(NamedTuple):

@@ -40,6 +40,13 @@ class Manifest:
         return pa.Table.from_pylist(self.rows, schema=schema)
 
 
+def line(name: object, ledger: Ledger) -> str:
+    """What became of the segments that were found."""
+    counts = f"{ledger.rows_in} segments found, {ledger.rows_out} in the manifest"
+    reasons = f" ({ledger.reasons()})" if ledger.rows_rejected else ""
+    return f"{name}: {counts}, {ledger.rows_rejected} rejected{reasons}"
+
+
 def generate(partition: dict, limits: segments.Limits) -> Manifest:
     """Read the alignment files of a partition (as millrace.speech.sources wrote it) and make its
     manifest.
