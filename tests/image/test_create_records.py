@@ -27,6 +27,7 @@ from millrace.image.records.pixels import read_image, resized
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_file import multiset_digest
 from millrace.image.records.record_set import RecordSet
+from tests.files import contents
 from tests.image.trees import odd_tree, picture, small_tree, write_picture
 
 
@@ -137,7 +138,7 @@ def test_train_is_shuffled_by_the_seed_and_a_permutation_of_its_images(tmp_path)
         7,
     ]
     assert len({image.tobytes() for image in images}) == 21 and np.any(np.diff(labels) < 0)
-    same = [{path.name: path.read_bytes() for path in (out / "train").iterdir()} for out in outs]
+    same = [contents(out / "train") for out in outs]
     assert same[0] == same[1] and same[0] != same[2]
     val, _, labels, ids = all_records(outs[0] / "val")
     assert (
@@ -337,18 +338,13 @@ def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_pat
     }
 
 
-def splits_content(out: Path) -> dict[str, bytes]:
-    """Every file of both splits."""
-    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in out.glob("*/*")}
-
-
 def test_images_that_are_read_a_few_at_a_time_give_the_same_files(tmp_path, monkeypatch):
     raw = small_tree(tmp_path / "raw")
     damage(raw / "train")
     flags = (*SMALL, "--max-error-fraction", "0.5")
-    whole = splits_content(convert(raw, tmp_path / "whole", *flags))
+    whole = contents(convert(raw, tmp_path / "whole", *flags))
     monkeypatch.setattr(convert_module, "_BATCH", 2)
-    assert splits_content(convert(raw, tmp_path / "parts", *flags)) == whole
+    assert contents(convert(raw, tmp_path / "parts", *flags)) == whole
 
 
 def test_a_crop_that_is_larger_than_the_resized_image_is_refused(tmp_path, capsys):

@@ -32,7 +32,6 @@ from millrace.image.training import run
 from tests import forks
 from tests.image.record_sets import write_records
 
-ROOT = Path(__file__).parents[2]
 RECORDS, FILES = 120, 6
 FORK = multiprocessing.get_context("fork")
 TIMES = ["--beat=0.1", "--wait-limit=600"]
@@ -93,7 +92,7 @@ def data(written, tmp_path):
 def producer(data: Path, *flags: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "millrace.image.create_epochs", f"--raw_data_dir={data}"]
     command += [f"--local_scratch_dir={data}", "--shuffle_pool=4", *flags, *TIMES]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": f"{ROOT}/scripts"})
+    return subprocess.Popen(command)
 
 
 def start_later(data: Path, sides: list[subprocess.Popen]) -> None:
@@ -256,8 +255,7 @@ def test_a_folder_that_another_run_holds_is_refused(data, tmp_path, monkeypatch)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_producer_that_has_failed_ends_the_training_beside_it(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
+def test_a_producer_that_has_failed_ends_the_training_beside_it():
     words = r"the producer \(pid \d+\) has ended with 2.*the same command goes on"
     with pytest.raises(MillraceError, match=words), run.producing(["--no-such-flag"]) as check:
         while True:

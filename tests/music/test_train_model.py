@@ -145,7 +145,6 @@ def started(folder: Path, *more: str) -> subprocess.Popen:
     """The step as typed, in a process of its own, on a corpus in `folder`."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     environment = {name: value for name, value in os.environ.items() if name not in names}
-    environment["PYTHONPATH"] = f"{ROOT}/scripts:{ROOT}"
     command = [sys.executable, "-m", "millrace.music.train_model", *overrides(folder, *more)]
     return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
@@ -219,7 +218,6 @@ def is_held(folder: Path) -> bool:
     """Whether another process is kept out of a folder."""
     program = "import sys; from millrace.common.training.run_folder import held\n"
     program += "with held(sys.argv[1], patience=0): pass"
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts"}
     command = [sys.executable, "-c", program, str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     return "another process is training here" in done.stderr

@@ -15,6 +15,7 @@ from millrace.speech.columns import SCHEMA
 from millrace.speech.country import tables
 from millrace.speech.generate_manifest import main
 from tests import corpora
+from tests.files import contents
 from tests.speech.chain import Chain, edit
 
 
@@ -86,18 +87,16 @@ def test_the_ledger_counts_rejects_and_repairs(chain):
 
 
 def test_the_same_input_gives_the_same_bytes_and_other_audio_as_long_gives_others(chain):
-    contents = []
-    for _ in range(2):
-        generate(chain)
-        contents.append({path.name: path.read_bytes() for path in chain.part(PARTITION).iterdir()})
-    assert contents[0] == contents[1] and len(contents[0]) == 4
+    generate(chain)
+    made = contents(chain.part(PARTITION))
+    generate(chain)
+    assert contents(chain.part(PARTITION)) == made and len(made) == 4
 
     # Or Snakemake, which compares contents, would leave the shards as they are.
     os.utime(chain.root / "germany/downloaded_audio/mp4_converted/one.wav")
     generate(chain)
-    assert (chain.part(PARTITION) / "manifest.parquet").read_bytes() != contents[0][
-        "manifest.parquet"
-    ]
+    again = contents(chain.part(PARTITION))
+    assert again["manifest.parquet"] != made["manifest.parquet"]
 
 
 def test_an_alignment_that_broke_since_the_parse_is_listed(chain, capsys):
@@ -270,12 +269,12 @@ def test_what_is_rejected_by_hand_is_listed(italy, capsys):
 def test_what_by_hand_would_lose_or_overwrite_something_is_refused(italy, capsys, spoil, words):
     assert main(["--country", "italy"]) == 0
     spoil(italy)
-    before = {path: path.read_bytes() for path in italy.glob("*.csv")}
+    before = contents(italy)
     capsys.readouterr()
     assert main(["--country", "italy"]) == 1
     log = capsys.readouterr().err
     assert words in log and len(log.splitlines()) == 1
-    assert {path: path.read_bytes() for path in italy.glob("*.csv")} == before
+    assert contents(italy) == before
 
 
 def test_a_country_that_is_not_there_is_named_with_those_that_are(italy, capsys):

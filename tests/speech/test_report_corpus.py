@@ -29,6 +29,7 @@ from millrace.speech.columns import INDEX_SCHEMA
 from millrace.speech.country.reasons import MEANINGS
 from millrace.speech.names import safe_name
 from tests.common.report.pages import SVG, Page, texts
+from tests.files import contents
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ("hours", "distributions")
@@ -221,7 +222,7 @@ def test_rejects_repairs_warnings_and_files_equal_the_inputs(corpus):
 
 def test_same_bytes_from_two_processes(corpus):
     corpus.report()
-    here = {path.name: path.read_bytes() for path in (corpus.folder / "out").iterdir()}
+    here = contents(corpus.folder / "out")
     assert set(here) == {"summary.html", "hours.svg", "distributions.svg"}
     env = {
         **os.environ,
@@ -234,7 +235,7 @@ def test_same_bytes_from_two_processes(corpus):
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert {path.name: path.read_bytes() for path in (corpus.folder / "out").iterdir()} == here
+    assert contents(corpus.folder / "out") == here
 
 
 def test_recordings_that_repeat_another_split_are_counted_and_the_first_listed(corpus):

@@ -190,9 +190,13 @@ def test_the_difference_is_printed_and_nothing_is_sent(tmp_path, capsys):
     assert sorted((tmp_path / "server").rglob("*")) == before
 
 
-@pytest.mark.parametrize("flags", [(), ("--public",)])
-def test_a_corpus_is_public_only_if_that_is_asked(tmp_path, flags):
+@pytest.fixture
+def one_shard(tmp_path):
     write_corpus(tmp_path, {"norway": ("train",)}, samples=1)
+
+
+@pytest.mark.parametrize("flags", [(), ("--public",)])
+def test_a_corpus_is_public_only_if_that_is_asked(tmp_path, one_shard, flags):
     assert publish(tmp_path, *flags) == 0
     store = Store(tmp_path / "server")
     assert Repository(store, "datasets", "me/speech").is_private == (not flags)
@@ -223,15 +227,13 @@ def test_deletes_are_refused_above_the_share_and_allowed_by_a_flag(tmp_path, cap
         ({"endpoint": "https://me:hf_x@example.org"}, "tokens belong into HF_TOKEN"),
     ],
 )
-def test_bad_names_and_addresses_are_refused(tmp_path, capsys, changes, words):
-    write_corpus(tmp_path, {"norway": ("train",)}, samples=1)
+def test_bad_names_and_addresses_are_refused(tmp_path, one_shard, capsys, changes, words):
     assert publish(tmp_path, **changes) == 1
     said = capsys.readouterr().err
     assert words in said and "hf_x" not in said and "Traceback" not in said
 
 
-def test_tricks_with_paths_are_refused_and_foreign_files_ignored(tmp_path, capsys):
-    write_corpus(tmp_path, {"norway": ("train",)}, samples=1)
+def test_tricks_with_paths_are_refused_and_foreign_files_ignored(tmp_path, one_shard, capsys):
     for name in (
         ".snakemake_timestamp",
         "norway/train-1/foreign.tar",

@@ -18,6 +18,7 @@ from millrace.image.producer.sentry import Pointers, Producer, Times, Trainer
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
+from tests.files import contents
 from tests.image.producer.stand_in import (
     FolderWatch,
     assert_each_record_once,
@@ -96,16 +97,12 @@ def producing(tmp_path):
     thread.join()
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def test_a_trainer_that_goes_back_gets_the_same_bytes_within_the_same_disk(tmp_path, producing):
     with FolderWatch(tmp_path) as watch:
         # The producer is not done when the trainer goes back.
         with training(tmp_path, top=9) as side:
             wait_for_epoch(side, 1)
-            before = content(tmp_path / "train_1")
+            before = contents(tmp_path / "train_1")
             for epoch in range(3):
                 wait_for_epoch(side, epoch)
                 side.trained(epoch)
@@ -113,7 +110,7 @@ def test_a_trainer_that_goes_back_gets_the_same_bytes_within_the_same_disk(tmp_p
             assert not (tmp_path / "train_1").exists()
         with training(tmp_path, top=9, start=1) as side:
             wait_for_epoch(side, 1)
-            assert content(tmp_path / "train_1") == before
+            assert contents(tmp_path / "train_1") == before
     assert watch.most <= 2
 
 

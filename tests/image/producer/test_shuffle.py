@@ -15,6 +15,7 @@ from millrace.image.producer import epochs, production, shuffle
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
+from tests.files import contents
 from tests.image.record_sets import images_of, write_records, write_set
 
 LENGTHS = [9, 9, 8, 8, 8, 8, 8]
@@ -54,10 +55,10 @@ def test_an_epoch_holds_each_record_once_and_has_the_same_bytes_when_made_again(
         for image, number in zip(images, numbers, strict=True):
             at, row = source.locate(int(number))
             assert np.array_equal(image, before.read(at, row, 1).images[0])
-    content = {path.name: path.read_bytes() for path in (tmp_path / "train_2").iterdir()}
+    content = contents(tmp_path / "train_2")
     assert epochs.remove(tmp_path, 2)
     EpochMaker(RecordSet.open(tmp_path, "train"), tmp_path, pool, seed=5).make(2, nothing)
-    assert content == {path.name: path.read_bytes() for path in (tmp_path / "train_2").iterdir()}
+    assert content == contents(tmp_path / "train_2")
     maker.make(3, nothing)
     assert np.concatenate(read_ids(tmp_path, 3)).tolist() != np.concatenate(ids).tolist()
 

@@ -21,6 +21,7 @@ from millrace.image.records.folder import read_tree
 from millrace.image.records.leaks import find
 from millrace.image.records.options import RecordOptions
 from millrace.image.records.record_set import RecordSet
+from tests.files import contents
 
 SMALL = ["--train-size", "16", "--val-resize", "16", "--val-size", "16", "--train-files", "2"]
 # What train has of val: in "alike" a photo encoded anew, in "smaller" one of half the size.
@@ -158,23 +159,23 @@ def test_an_error_writes_no_index_and_names_the_first(raw, capsys):
 
 def test_another_word_gives_the_bytes_of_a_conversion_of_its_own(raw):
     train = converted(raw, "--on-leak", "keep")
-    kept = {path.name: path.read_bytes() for path in train.iterdir()}
+    kept = contents(train)
     converted(raw)
     assert (train / "records.json").read_bytes() != kept["records.json"]
     converted(raw, "--on-leak", "keep")
-    assert {path.name: path.read_bytes() for path in train.iterdir()} == kept
+    assert contents(train) == kept
 
 
 @pytest.mark.parametrize("are_there", [False, True])
 def test_a_file_whose_prints_are_missing_or_of_another_is_converted_again(raw, are_there):
     train = converted(raw)
-    before = {path: path.read_bytes() for path in train.parent.rglob("*.*")}
+    before = contents(train.parent)
     for path in train.parent.rglob("*.prints.json"):
         path.unlink()
         if are_there:
             path.write_text('{"dealt": "another plan", "prints": []}')
     converted(raw)
-    assert {path: path.read_bytes() for path in train.parent.rglob("*.*")} == before
+    assert contents(train.parent) == before
 
 
 @pytest.mark.parametrize("content", [b"no image", None])
