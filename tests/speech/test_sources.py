@@ -71,6 +71,22 @@ class Corpus(Chain):
         """Where its audio was found."""
         return Path(self.recordings(country)[video_id]["transcripts"][0]["audio"]["path"])
 
+    def homes(self, country: str) -> dict[str, str]:
+        """The partition of each recording of a country."""
+        return {name: recording["home"] for name, recording in self.recordings(country).items()}
+
+    def name_audio(self, written: str) -> None:
+        """Add an alignment that names its audio so, and sync."""
+        value = {"audio_file": written, "segments": [{"start": 1, "end": 5}]}
+        corpora.write_alignment(self.root, "spain", "rec_t", value)
+        self.sync()
+
+    def remove_what_was_made_of(self, country: str) -> None:
+        """As the merge does, once the country is gone."""
+        for folder in (self.shards_dir, self.manifest_dir):
+            for path in folder.glob(f"*/{country}-*"):
+                shutil.rmtree(path)
+
     def country(self, name: str) -> dict:
         return jsonl.read(self.partitions / "countries" / f"{name}.json")
 
@@ -178,10 +194,10 @@ def test_touching_reformatting_and_a_lost_cache_change_nothing(corpus):
 
 
 def test_adding_recordings_moves_none(corpus):
-    before = {name: recording["home"] for name, recording in corpus.recordings("germany").items()}
+    before = corpus.homes("germany")
     corpus.add("germany", *(f"added_{number}" for number in range(30)), seconds=12)
     corpus.sync()
-    after = {name: recording["home"] for name, recording in corpus.recordings("germany").items()}
+    after = corpus.homes("germany")
     assert after.items() > before.items() and len(after) == len(before) + 30
 
 
@@ -242,9 +258,7 @@ def test_audio_is_found_by_map_by_relative_path_or_by_stem(made, written):
     where.mkdir(parents=True)
     path = where / Path(written).name
     path.write_bytes(b"bytes")
-    value = {"audio_file": written, "segments": [{"start": 1, "end": 5}]}
-    corpora.write_alignment(made.root, "spain", "rec_t", value)
-    made.sync()
+    made.name_audio(written)
     assert made.audio("rec") == path
 
 
@@ -262,10 +276,7 @@ def test_of_two_recordings_of_one_name_the_folder_decides(made, folder, found):
         path = made.root / f"spain/downloaded_audio/{place}/rec.wav"
         path.parent.mkdir(parents=True)
         path.write_bytes(b"bytes")
-    written = f"/old/downloaded_audio/{folder}/rec.opus"
-    value = {"audio_file": written, "segments": [{"start": 1, "end": 5}]}
-    corpora.write_alignment(made.root, "spain", "rec_t", value)
-    made.sync()
+    made.name_audio(f"/old/downloaded_audio/{folder}/rec.opus")
     assert made.audio("rec").parent.name == found
 
 
@@ -524,8 +535,7 @@ def test_a_country_that_has_gone_is_said_and_listed_for_the_merge_and_one_not_ch
         f" -> 1 of {total} partitions"
     )
     assert jsonl.read(gone) == ["estonia"]
-    for path in [*corpus.shards_dir.glob("*/estonia-*"), *corpus.manifest_dir.glob("*/estonia-*")]:
-        shutil.rmtree(path)
+    corpus.remove_what_was_made_of("estonia")
     assert "estonia" not in corpus.sync().changes and jsonl.read(gone) == ["estonia"]
     shutil.move(corpus.folder / "estonia", corpus.root)
     assert "1 recording changed, 5 new, 0 gone -> " in corpus.sync().changes
@@ -547,9 +557,7 @@ def test_a_country_that_is_back_for_a_dry_run_only_stays_in_the_list_that_the_me
     away = corpus.folder / "away"
     shutil.move(corpus.root / "estonia", away)
     corpus.sync()
-    # What the merge does.
-    for path in [*corpus.shards_dir.glob("*/estonia-*"), *corpus.manifest_dir.glob("*/estonia-*")]:
-        shutil.rmtree(path)
+    corpus.remove_what_was_made_of("estonia")
     build(corpus, "germany")
     corpus.sync()
     read, time = gone.read_text(), gone.stat().st_mtime_ns

@@ -97,34 +97,44 @@ def test_published_files_have_the_published_hop_unless_the_jsonl_states_theirs(t
 
 # A float16 (T, C) file must never be read as float32 (C, T), nor the other way round.
 @pytest.mark.parametrize(
-    ("stored", "sidecar", "jsonl", "refused"),
+    ("dtype", "axis", "sidecar", "jsonl", "refused"),
     [
-        ("<f2", [1200, 84], None, ""),
-        ("<f4", [84, 1200], None, ""),
-        ("<f2", [1200, 84], [84, 600], ""),  # the sidecar is nearer
-        ("<f2", None, [1200, 84], ""),
-        ("<f4", None, [84, 1200], ""),
-        ("<f2", None, [84, 1200], "orientation_unknown"),  # as of the H5, maybe
-        ("<f4", None, [84, 2400], "orientation_unknown"),
-        ("<f4", None, [2400, 84], "not_finite"),
-        ("<f2", None, [84, 1100], "wrong_shape"),
-        ("<f4", [84, 1100], None, "wrong_shape"),
-        ("<f2", None, None, "shape_unknown"),
-        ("<f4", None, None, "shape_unknown"),
+        ("<f2", 0, [1200, 84], None, ""),
+        ("<f2", 1, [84, 1200], None, ""),
+        ("<f4", 0, [1200, 84], None, ""),
+        ("<f4", 1, [84, 1200], None, ""),
+        ("<f2", 0, [1200, 84], [84, 600], ""),  # the sidecar is nearer
+        ("<f2", 0, None, [1200, 84], ""),
+        ("<f4", 0, None, [1200, 84], ""),
+        ("<f4", 1, None, [84, 1200], ""),
+        ("<f2", 0, None, [84, 1200], "orientation_unknown"),  # as of the H5, maybe
+        ("<f4", 1, None, [84, 2400], "orientation_unknown"),
+        ("<f4", 1, None, [2400, 84], "not_finite"),
+        ("<f2", 0, None, [84, 1100], "wrong_shape"),
+        ("<f4", 1, [84, 1100], None, "wrong_shape"),
+        ("<f2", 0, None, None, "shape_unknown"),
+        ("<f4", 1, None, None, "shape_unknown"),
     ],
 )
-def test_float16_by_time_and_float32_by_bins_are_never_confused(
-    tmp_path, stored, sidecar, jsonl, refused
+def test_mm_files_are_read_as_they_are_stored_or_refused(
+    tmp_path, dtype, axis, sidecar, jsonl, refused
 ):
-    values = cqt(3)
-    values = values.astype("<f2") if stored == "<f2" else np.ascontiguousarray(values.T)
-    path = write_mm(tmp_path, ID, values, sidecar=False)
+    values = cqt(3).astype(dtype)
+    path = write_mm(tmp_path, ID, values.T if axis else values, sidecar=False)
     if sidecar:
         np.save(path.with_suffix(".npy"), sidecar)
-    track = only(scanned(tmp_path, mm=["ab"], records={"ab": [Record(ID, shape=jsonl)]}))
+    is_published = (dtype, axis) == ("<f2", 0)
+    records = {"ab": [Record(ID, shape=jsonl)]}
+    contract = PUBLISHED if is_published else Contract()
+    track = only(scanned(tmp_path, mm=["ab"], records=records, contract=contract))
     assert track.refused == refused
-    if not refused:
-        assert (track.dtype, track.time_axis) == (stored, int(stored == "<f4"))
+    if refused:
+        return
+    assert (track.dtype, track.time_axis) == (dtype, axis)
+    assert track.hop_from == ("published" if is_published else "config")
+    index = indexed(tmp_path, mm=["ab"], records=records, contract=contract)
+    window = WindowReader(index).read(0, 100, 1000)
+    np.testing.assert_array_equal(window, values[100:1100].T.astype("f4"))
 
 
 def test_mm_files_of_wrong_shape_or_name_are_refused(tmp_path):

@@ -16,12 +16,10 @@ import pytest
 
 from millrace.common.errors import MillraceError
 from millrace.music.features import reader as reader_module
-from millrace.music.features.decisions import PUBLISHED_HOP
 from millrace.music.features.index import FeatureIndex, merge
-from millrace.music.features.metadata import Record
 from millrace.music.features.reader import FeatureError, WindowReader, as_float32
 from millrace.music.features.track import Contract, Track
-from tests.music.features.trees import PUBLISHED, add_group, cqt, indexed, number, write_mm
+from tests.music.features.trees import add_group, cqt, indexed, number
 
 LAYOUTS = {
     "contiguous": {},
@@ -84,26 +82,6 @@ def test_float64_is_read_as_float32(tmp_path):
     window = WindowReader(index).read(index.find([number(0)])[0], 5, 9)
     assert window.dtype == np.float32
     np.testing.assert_array_equal(window, tracks[number(0)][5:14].T.astype("f4"))
-
-
-@pytest.mark.parametrize("dtype", ["<f2", "<f4"])
-@pytest.mark.parametrize("time_axis", [0, 1])
-@pytest.mark.parametrize("says", ["sidecar", "jsonl"])
-def test_mm_files_give_the_windows_of_a_plain_reader(tmp_path, dtype, time_axis, says):
-    values = cqt(5).astype(dtype)
-    stored = values if time_axis == 0 else values.T
-    # Of float16 a JSONL is not believed that it is (C, T).
-    in_jsonl = says == "jsonl" and (dtype, time_axis) != ("<f2", 1)
-    write_mm(tmp_path, "abcdefghijk", stored, sidecar=not in_jsonl)
-    shape = [*stored.shape] if in_jsonl else None
-    record = Record("abcdefghijk", mm="ab/abcdefghijk.mm", shape=shape)
-    published = dtype == "<f2" and time_axis == 0
-    contract = PUBLISHED if published else Contract()
-    index = indexed(tmp_path, mm=["ab"], records={"ab": [record]}, contract=contract)
-    entry, window = index.track(0), WindowReader(index).read(0, 100, 1000)
-    assert (entry.dtype, entry.time_axis) == (dtype, time_axis)
-    assert entry.hop == (PUBLISHED_HOP if published else 0.02)
-    np.testing.assert_array_equal(window, values[100:1100].T.astype("f4"))
 
 
 def test_a_window_beyond_the_end_repeats_what_it_has(tmp_path):

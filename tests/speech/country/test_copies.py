@@ -58,14 +58,19 @@ def test_train_loses_what_is_held_out_and_validation_what_lies_in_test(
         country: copies.find([p for n, p in paths.items() if n.startswith(country)], held_out)
         for country in ("here", "there")
     }
-    pairs = [(copy.key, copy.of_key, copy.of_split) for copy in found["here"]]
-    assert pairs == [
-        ("t2", "y2", "test"),
-        ("t3", "y1", "test"),
-        *[("v2", "y2", "test"), ("v3", "x1", "test")],
-    ]
-    pairs = [(copy.key, copy.of_key, copy.of_split) for copy in found["there"]]
-    assert pairs == [("u1", "w1", "validation"), ("u2", "x2", "test")]
+    pairs = {
+        country: [(copy.key, copy.of_key, copy.of_split) for copy in of_country]
+        for country, of_country in found.items()
+    }
+    assert pairs == {
+        "here": [
+            ("t2", "y2", "test"),
+            ("t3", "y1", "test"),
+            ("v2", "y2", "test"),
+            ("v3", "x1", "test"),
+        ],
+        "there": [("u1", "w1", "validation"), ("u2", "x2", "test")],
+    }
     copy = found["here"][0]
     assert copy.recording == "here/train_video" and copy.of_recording == "there/test_video"
     assert copy.offset == pytest.approx(0.0, abs=0.02)

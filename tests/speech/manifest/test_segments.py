@@ -114,6 +114,17 @@ def row(key: str, cer: float, text: str = "t", transcript: str = "t1") -> dict:
     }
 
 
+def resolved(rows: list[dict]) -> tuple[list[tuple], list[tuple], set[str]]:
+    """Key and transcript of the rows that stay, transcript and reason of the others, and what is
+    said of these."""
+    unique, rejected = segments.resolve_duplicates(rows)
+    return (
+        [(row["key"], row["transcript_id"]) for row in unique],
+        [(row["transcript_id"], reason) for row, reason, _ in rejected],
+        {detail for *_, detail in rejected},
+    )
+
+
 def test_of_equal_keys_one_with_audio_stays_whenever_it_came():
     missing = {"status": "error_local_tar_missing_source"}
     rows = [
@@ -121,11 +132,9 @@ def test_of_equal_keys_one_with_audio_stays_whenever_it_came():
         row("k", 0.2, transcript="t2"),
         row("gone", 0.1) | missing,
     ]
-    unique, rejected = segments.resolve_duplicates(rows)
-    assert [(r["key"], r["transcript_id"]) for r in unique] == [("k", "t2"), ("gone", "t1")]
-    assert [(r["transcript_id"], reason) for r, reason, _ in rejected] == [
-        ("t1", "duplicate_exact")
-    ]
+    unique, rejected, _ = resolved(rows)
+    assert unique == [("k", "t2"), ("gone", "t1")]
+    assert rejected == [("t1", "duplicate_exact")]
 
 
 def test_of_equal_keys_the_lowest_cer_stays_and_the_others_are_counted():
@@ -135,8 +144,7 @@ def test_of_equal_keys_the_lowest_cer_stays_and_the_others_are_counted():
         row("k", 0.1, "better", "t3"),
         row("other", 0.5),
     ]
-    unique, rejected = segments.resolve_duplicates(rows)
-    assert [(r["key"], r["transcript_id"]) for r in unique] == [("k", "t2"), ("other", "t1")]
-    reasons = [(r["transcript_id"], reason) for r, reason, _ in rejected]
-    assert reasons == [("t1", "duplicate_key"), ("t3", "duplicate_exact")]
-    assert {detail for _, _, detail in rejected} == {"same key k as in transcript 't2'"}
+    unique, rejected, details = resolved(rows)
+    assert unique == [("k", "t2"), ("other", "t1")]
+    assert rejected == [("t1", "duplicate_key"), ("t3", "duplicate_exact")]
+    assert details == {"same key k as in transcript 't2'"}
