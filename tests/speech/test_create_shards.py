@@ -53,10 +53,6 @@ def test_outputs_of_a_partition(tmp_path):
     assert index.schema.equals(SIDECAR_SCHEMA)
     done = [r["key"] for n, r in enumerate(rows) if n not in (2, 4)]
     assert index["key"].to_pylist() == [*done, rows[2]["key"], rows[4]["key"]]
-    ends = [(row["status"], row["error_message"]) for row in index.to_pylist()]
-    assert ends[: len(done)] == [("completed_local_tar", "")] * len(done)
-    assert ends[-2][0] == "error_local_tar_cer" and "over the limit" in ends[-2][1]
-    assert ends[-1] == ("error_local_tar_missing_source", "no audio file")
     tars = (out / "testland/train-3").glob("testland-train-3-002[0-9][0-9].tar")
     shards = {str(path.relative_to(out)) for path in tars}
     assert set(index["shard"].to_pylist()) == {*shards, None}

@@ -103,19 +103,3 @@ def test_numbers_with_exponents_are_numbers(tmp_path):
     )
     content = read_yaml(tmp_path / "conf.yaml")
     assert content == {"lr": 2e-4, "more": [-2e3, 1.5e3, "1e", "e6", 12, "2e-4x"]}
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("path:\n\th5_root: x\n", r"conf.yaml:2: this is not YAML \(found character '\\t'"),
-        ("- a\n", "no sections"),
-        ("a: [1\n", "this is not YAML"),
-        ("a: !!python/object/apply:os.getcwd []\n", "this is not YAML"),
-    ],
-)
-def test_a_configuration_with_a_mistake_is_refused_with_its_line(tmp_path, text, problem):
-    path = tmp_path / "conf.yaml"
-    path.write_text(text)
-    with pytest.raises(MillraceError, match=problem):
-        read_yaml(path)

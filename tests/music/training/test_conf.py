@@ -163,6 +163,15 @@ def test_every_key_is_explained_and_has_a_default_that_it_takes():
         ("training.monitor.quantity=l_main", "Set it to m_COMP or m_MAP or m_MR1 or m_ARP"),
         ("fabric.precision=bf16-true", "32 or 32-true or 16-mixed or bf16-mixed"),
         ("data.splits=nowhere", "there is no key data.splits"),
+        ("augmentations.reqcqt.p=0.1", "no key augmentations.reqcqt.p"),
+        ("augmentations.specaugment.p=1.5", "augmentations.specaugment.p is 1.5"),
+        ("augmentations.specaugment.n=0", "specaugment.n is 0"),
+        ("augmentations.timestretch.r=[1.8, 0.6]", "r is [1.8, 0.6]"),
+        ("augmentations.timestretch.r=[0, 1]", "timestretch.r is 0.0"),
+        ("augmentations.timestretch.r=[1e9, 1e9]", "Set it to 0.001 or more, 100 at most"),
+        ("augmentations.timestretch.pad_mode=crazy", "is 'crazy'. Set it to repeat or zeros"),
+        ("augmentations.pitchtranspose.r=[-1.5, 2]", "pitchtranspose.r is -1.5"),
+        ("augmentations.pitchtranspose=3", "there is no key augmentations.pitchtranspose"),
     ],
 )
 def test_what_no_key_takes_is_refused(override, message):
@@ -181,6 +190,10 @@ def test_what_no_key_takes_is_refused(override, message):
         ("data: {nworkers: '4'}\n", "c.yaml: data.nworkers is '4'"),
         ("training: [1]\n", "c.yaml: there is no key training"),
         ("data: &data\n  more: *data\n", "c.yaml:2: this is not YAML (aliases are not read)"),
+        ("path:\n\th5_root: x\n", "c.yaml:2: this is not YAML (found character '\\t'"),
+        ("- a\n", "c.yaml: this file holds no sections"),
+        ("a: [1\n", "this is not YAML"),
+        ("a: !!python/object/apply:os.getcwd []\n", "this is not YAML"),
     ],
 )
 def test_mistakes_in_a_file_are_refused_by_its_name(text, message, tmp_path):
