@@ -80,16 +80,24 @@ def test_recordings_without_hours_are_assigned_too():
 
 
 def placed(
-    folder: Path, hours: dict[str, float], given: dict[str, GivenSplit], fractions: dict[str, float]
+    folder: Path,
+    hours: dict[str, float],
+    given: dict[str, GivenSplit],
+    fractions: dict[str, float],
+    is_one_by_one: bool = False,
 ) -> dict[str, tuple[str, int | None]]:
     """Split and subset of the recordings of a new country, whose subsets of train hold an hour."""
-    recordings = {name: Recording("malta", name, length) for name, length in hours.items()}
-    country = Country("malta", "mt", recordings)
+    country = Country("malta", "mt")
     labels = ("country", "video_id", "split", "subset_id")
     assignment = Assignment(folder / "assignment.jsonl", 10, labels)
     known = GivenSplits({("malta", name): each for name, each in given.items()})
+    rules = splits.Rules(fractions, 1.0, known)
     placements = []
-    splits.place_new(country, assignment, placements, splits.Rules(fractions, 1.0, known))
+    for name, length in hours.items():
+        country.recordings[name] = Recording("malta", name, length)
+        if is_one_by_one:
+            splits.place_new(country, assignment, placements, rules)
+    splits.place_new(country, assignment, placements, rules)
     rows = [placement.labels for placement in placements]
     return {row["video_id"]: (row["split"], row["subset_id"]) for row in rows}
 
@@ -110,17 +118,11 @@ def test_what_is_given_a_split_counts_for_what_is_drawn(tmp_path):
 
 
 def test_a_split_with_a_recording_of_an_earlier_run_is_not_opened_again(tmp_path):
-    labels = ("country", "video_id", "split", "subset_id")
-    assignment = Assignment(tmp_path / "assignment.jsonl", 10, labels)
-    given = {"a": "train", "b": "validation", "c": "test"}
-    known = {("malta", name): GivenSplit(split, None, "") for name, split in given.items()}
-    rules = splits.Rules({"train": 0.8, "validation": 0.1, "test": 0.1}, 9.0, GivenSplits(known))
-    recordings = {}
-    placements = []
-    for name, hours in {"a": 8.0, "b": 1.0, "c": 0.5, "d": 0.5}.items():
-        recordings[name] = Recording("malta", name, hours)
-        splits.place_new(Country("malta", "mt", recordings), assignment, placements, rules)
-    assert placements[-1].labels["video_id"] == "d" and placements[-1].labels["split"] == "test"
+    hours = {"a": 8.0, "b": 1.0, "c": 0.5, "d": 0.5}
+    names = {"a": "train", "b": "validation", "c": "test"}
+    given = {name: GivenSplit(split, None, "") for name, split in names.items()}
+    fractions = {"train": 0.8, "validation": 0.1, "test": 0.1}
+    assert placed(tmp_path, hours, given, fractions, is_one_by_one=True)["d"] == ("test", None)
 
 
 def test_a_split_that_is_given_with_the_country_comes_before_one_without():

@@ -54,13 +54,13 @@ def manifest(tmp_path) -> Path:
     return write_tables(tmp_path / "manifests", rows)
 
 
+def out_of(manifest: Path) -> Path:
+    """Where its shards go."""
+    return manifest.parent.parent / "out"
+
+
 def create(manifest: Path, *flags: str) -> int:
-    folders = [
-        "--manifest-dir",
-        str(manifest.parent),
-        "--output-dir",
-        str(manifest.parent.parent / "out"),
-    ]
+    folders = ["--manifest-dir", str(manifest.parent), "--output-dir", str(out_of(manifest))]
     return create_shards.main(
         [*folders, "--country", "testland", "--max-shard-size-gb", "0.0002", *flags]
     )
@@ -96,7 +96,7 @@ def test_shards_are_made_of_test_then_validation_then_the_subsets_of_train(manif
     after = rows_of(manifest)
     assert statuses(manifest) == {COMPLETED: 32}
     assert [each | {"status": PENDING} for each in after] == before
-    out = manifest.parent.parent / "out"
+    out = out_of(manifest)
     index = pq.read_table(out / "partitions/testland-train-2-00000/index.parquet").to_pylist()
     assert {each["key"] for each in index} == {
         each["key"] for each in after if each["subset_id"] == "2"
@@ -132,7 +132,7 @@ def test_a_run_that_was_stopped_goes_on_and_a_second_one_touches_nothing(manifes
     with monkeypatch.context() as patch:
         patch.setattr(shards, "_build_shard", stopping)
         assert create(manifest) == 130
-    out = manifest.parent.parent / "out"
+    out = out_of(manifest)
     half, made = statuses(manifest), tree(out)
     assert 0 < half[COMPLETED] < 32 and half[PENDING] + half[COMPLETED] == 32
     assert create(manifest) == 0 and statuses(manifest) == {COMPLETED: 32}
@@ -146,7 +146,7 @@ def test_a_run_that_was_stopped_goes_on_and_a_second_one_touches_nothing(manifes
 
 
 def test_a_trial_is_of_the_first_pending_recordings_and_can_be_repeated_and_grown(manifest):
-    out = manifest.parent.parent / "out"
+    out = out_of(manifest)
     assert create(manifest, "--max-videos", "3") == 0
     assert completed_videos(manifest) == ["0_video_0", "0_video_1", "1_video_0"]
     assert statuses(manifest) == {COMPLETED: 12, PENDING: 20}
@@ -180,7 +180,7 @@ def test_the_recordings_of_a_trial_come_in_the_order_of_the_rows(manifest):
 def test_a_subset_0_of_train_is_none_without_a_number(manifest):
     edit(manifest, lambda rows: [each.update(subset_id="0") for each in rows[:8]])
     assert create(manifest, "--max-videos", "1") == 0
-    assert (manifest.parent.parent / "out/testland/train-0").is_dir()
+    assert (out_of(manifest) / "testland/train-0").is_dir()
 
 
 def test_only_what_is_pending_is_made(manifest):
@@ -218,7 +218,7 @@ def test_audio_that_fails_is_an_error_in_the_file_until_it_is_mended(manifest):
 
 def test_a_tar_of_unknown_content_is_not_replaced(manifest, capsys):
     assert create(manifest, "--max-videos", "1") == 0
-    folder = manifest.parent.parent / "out/testland/train-10"
+    folder = out_of(manifest) / "testland/train-10"
     unknown = "what it holds is unknown without .testland-train-10-00000.index.parquet beside it"
     for spoil in (lambda sidecar: sidecar.write_bytes(b"PAR1"), Path.unlink):
         for sidecar in folder.glob(".*"):
@@ -262,7 +262,7 @@ def test_a_manifest_that_cannot_be_read_is_refused_by_line(manifest, capsys, pat
     assert create(manifest) == 1
     log = capsys.readouterr().err
     assert words in log and str(manifest) in log and len(log.splitlines()) == 1
-    assert not (manifest.parent.parent / "out").exists()
+    assert not (out_of(manifest)).exists()
 
 
 def test_a_folder_without_a_manifest_of_ones_own_says_what_makes_one(tmp_path, capsys):

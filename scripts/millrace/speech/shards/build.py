@@ -201,13 +201,12 @@ def _build_shard(
                 "member": member,
                 "offset": offset,
                 "size": len(result.body),
-            }
-            row |= {
                 "samples": result.samples,
                 "sample_rate": rate,
                 "duration_seconds": result.samples / rate,
+                "status": COMPLETED,
+                "words": result.words,
             }
-            row |= {"status": COMPLETED, "words": result.words}
     if writer is None:
         tar.unlink(missing_ok=True)
     else:
