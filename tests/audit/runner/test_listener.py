@@ -196,8 +196,10 @@ def test_a_loader_without_indices_is_known_by_content(rank):
 
 @pytest.mark.parametrize("rng", [random.Random(0), torch.Generator(), np.random.default_rng(0)])
 def test_a_generator_that_a_sample_seeds_has_not_begun_as_its_copy(rng, rank):
-    for note in notes_of(load(Lazily(rng)), rank):
-        assert "rng" in note["random"].keys() - note["start"].keys()
+    data = Lazily(rng)
+    data.beside = random.Random(1)
+    for note in notes_of(load(data), rank):
+        assert note["random"].keys() - note["start"].keys() == {"rng"}
 
 
 @pytest.mark.parametrize(
