@@ -408,7 +408,7 @@ def test_a_sample_that_cannot_be_read_is_counted_with_its_reason(check, tmp_path
         ("a.jsonl", b"{}x\n", "a.jsonl: line 1 is not JSON"),
         ("a.json", b"[1]\n", "a.json: line 1 is not a JSON object"),
         ("a.jsonl", b'{"id": 3}\n', "a.jsonl: row 1 has no audio, no"),
-        ("empty/.hidden", b"", "empty: no sample is there"),
+        ("empty/.hidden.wav", b"", "empty: no sample is there"),
     ],
 )
 def test_what_is_no_split_is_refused_by_name(name, content, words, tmp_path, capsys):

@@ -361,6 +361,9 @@ def test_what_one_worker_gives_twice_is_not_repeated_by_several():
         workers[1] = list(drawn)
         [finding] = said("DP2", epochs=of_workers([workers], has_sampler=False))
         assert finding.verdict == "not decidable" and finding.needs.endswith("with replacement")
+    # What the dataset holds twice is not drawn with replacement.
+    half = of_workers([[[*range(12)] * 2]], has_sampler=False)
+    assert verdict_on("DP2", epochs=half, source={"samples": SOURCE["samples"][:24] * 2}) == "fail"
     # No sampler has drawn what a stream only names (sample_ids).
     ranks = of_workers([[list(range(30)), list(range(18, 48))]], has_sampler=True)
     [finding] = said("DP2", epochs=ranks)
@@ -389,6 +392,10 @@ def test_a_sampler_that_draws_with_replacement_may_meet_but_not_all_the_way(coun
     ranks = of_workers([[drawn], [drawn[::second]]], has_sampler=True)
     [finding] = said("DP2", epochs=ranks, source=MAPPED)
     assert finding.verdict == verdict and "draws with replacement" in finding.cause
+    # A rank after the first may be the only one that does.
+    ranks = of_workers([[list(range(count))], [drawn]], has_sampler=True)
+    [finding] = said("DP2", epochs=ranks, source=MAPPED)
+    assert "draws with replacement" in finding.cause
 
 
 @pytest.mark.parametrize(("together", "needs"), [(True, "a field"), (False, "--ranks 1 if one")])
@@ -687,6 +694,7 @@ def test_indices_that_ascend_in_both_epochs_are_not_shuffled():
     [rank] = of_workers([[[*range(8), 9, 8]]], has_sampler=True)
     [finding] = said("DP14", epochs=[rank * 2], set_epoch=[DEAF])
     assert finding.cause.startswith(NO_SHUFFLE)
+    assert [len(order) for order in finding.evidence.values()] == [8, 8]
     # Digests of contents ascend by chance.
     [finding] = said("DP14", epochs=[[epoch(list(range(8)))] * 2], set_epoch=[DEAF])
     assert finding.cause.startswith(NO_SHUFFLE)
@@ -717,6 +725,10 @@ def restart(
 
 LEFT = SECOND[2:]
 SHORTER = {"run": [notes(FIRST, size=2), notes(SECOND[:4], size=2)]}  # in epoch 1
+LEFT_EARLY = SHORTER | {"ended": [True, False]}
+AGAIN = {"run": [notes(FIRST, size=2), notes([2, 6, 2, 2], size=2)]}  # a sample thrice in epoch 1
+OTHER_REST = {"run": [notes(FIRST, size=2), notes([2, 6, 2, 0], size=2)]}
+AT_ONCE = {"told": False, "error": "", "passes": [notes(FIRST, size=2), []], "ended": [True] * 2}
 
 
 @pytest.mark.parametrize(
@@ -754,7 +766,11 @@ def test_samples_that_cannot_be_known_again_say_nothing_of_a_restart():
         (restart(LEFT, next_epoch=FIRST[:4]), "fail", "the next epoch has 4 of 8 samples"),
         (restart(LEFT, next_epoch=FIRST[:6]), "pass", ""),  # another order may leave out a batch
         (restart(LEFT[:2], next_epoch=FIRST[:4]) | SHORTER, "pass", ""),
-        (restart(LEFT) | SHORTER | {"ended": [True, False]}, "pass", ""),
+        (restart(LEFT) | LEFT_EARLY, "pass", ""),
+        (restart(LEFT, next_epoch=FIRST[:4]) | LEFT_EARLY, "fail", "has 4 of 8 samples"),
+        (restart(LEFT) | {"next": AT_ONCE}, "pass", "after epoch 0"),
+        (restart([2]) | AGAIN, "fail", "1 sample skipped"),
+        (restart([0, 2]) | OTHER_REST, "fail", "the rest in another order"),
     ],
 )
 def test_a_restart_is_judged_on_every_rank(second_rank, verdict, words):
