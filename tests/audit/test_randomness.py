@@ -687,6 +687,13 @@ def test_an_order_of_indices_that_only_the_main_process_draws_anew_is_not_missed
     assert verdict_on("DP14", epochs=[[epoch(ONE), epoch(OTHER)]], set_epoch=[told]) == "pass"
 
 
+def test_an_epoch_that_the_workers_of_any_rank_miss_is_a_bug():
+    missed = DEAF | {"own": [notes(ONE)] * 2, "main": [notes(ONE), notes(OTHER), notes(ONE)]}
+    ranks = [[epoch(ONE), epoch(ONE)]] * 2
+    [finding] = said("DP14", epochs=ranks, set_epoch=[DEAF, missed])
+    assert finding.verdict == "fail" and finding.cause.endswith("workers miss it")
+
+
 def test_indices_that_ascend_in_both_epochs_are_not_shuffled():
     [rank] = of_workers([[list(range(8))]], has_sampler=True)
     [finding] = said("DP14", epochs=[rank * 2], set_epoch=[DEAF])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from millrace.audit.checks.findings import VERDICTS, Finding
 from millrace.audit.probes.colours import Painted, _images, colours, order
@@ -25,6 +25,7 @@ from millrace.audit.probes.figures import (
     values,
 )
 from millrace.audit.probes.labels import _alone, labels, token_rows
+from millrace.audit.probes.listed import media
 from millrace.audit.probes.splits import _ids, _read, _source, splits
 from millrace.audit.runner.target import Options, Target
 from tests.audit import pictures
@@ -377,6 +378,14 @@ def test_a_data_set_is_known_by_what_it_holds_beside_transforms():
     ]
     assert sources[0] == sources[1] != sources[2]
     assert sources[3] == ""  # so few may be another's by chance
+    assert _source(Subset([1, 2], [0])) == _source(Subset([1, 2], [1])) != ""
+
+
+def test_files_with_pictures_or_sound_are_known_by_their_endings(tmp_path):
+    for name in ("a.PNG", "b.txt"):
+        (tmp_path / name).touch()
+    listed = media(("a.PNG", "b.txt"), SimpleNamespace(root=tmp_path))
+    assert list(listed) == [str(tmp_path / "a.PNG")]
 
 
 @pytest.mark.parametrize(
