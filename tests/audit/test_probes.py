@@ -52,6 +52,7 @@ def test_the_last_batch_is_that_of_each_loader_s_sampler(rank):
     seen = edges.edges(target_of(train, val), rank)
     assert (seen["train"]["samples"], seen["train"]["batch_size"]) == (9, 4)
     assert (seen["val"]["samples"], seen["val"]["drop_last"]) == (7, True)
+    assert edges.edges(target_of(train), rank)["val"] == {}
 
 
 @pytest.mark.parametrize("is_split", [True, False])
