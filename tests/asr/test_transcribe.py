@@ -123,7 +123,9 @@ def test_the_language_is_that_of_the_longest_text_and_a_short_file_is_a_piece(
     assert short.pieces == [(0.0, 0.05, "hm")]
 
 
-def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tmp_path, capsys):
+def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(
+    model, tmp_path, capsys, monkeypatch
+):
     good, bad = write(tmp_path / "a.flac", speech((1, 0))), tmp_path / "b.txt"
     bad.write_text("no audio")
     missing, output = tmp_path / "c.flac", tmp_path / "x.jsonl"
@@ -144,8 +146,11 @@ def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tm
     assert Path(good).read_bytes() == before
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff.flac")
     Path(odd).write_bytes(before)
-    assert transcribe.main([arguments[0], odd, f"--output={output}"]) == 0
-    assert jsonl.read(output)["file"].endswith(r"odd\udcff.flac")
+    for place in (output, tmp_path / "new.jsonl"):
+        assert transcribe.main([arguments[0], odd, f"--output={place}"]) == 0
+        assert jsonl.read(place)["file"].endswith(r"odd\udcff.flac")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert transcribe.main([*arguments[:2], "--device=cuda"]) == 1
 
 
 @pytest.mark.parametrize(
