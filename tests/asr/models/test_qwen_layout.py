@@ -208,5 +208,6 @@ def test_what_does_not_fit_is_refused_by_name(folder, tmp_path, damage, message)
     for path in folder.iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
     damage(copy)
-    with pytest.raises(MillraceError, match=message):
+    with pytest.raises(MillraceError, match=message) as refused:
         load(copy)
+    assert refused.value.where.startswith(str(copy))
