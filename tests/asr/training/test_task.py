@@ -274,6 +274,7 @@ def test_a_vocabulary_is_of_all_rows_of_a_small_corpus(tmp_path):
             return 2500
 
         def rows(self, numbers: Sequence[int]) -> list[SimpleNamespace]:
+            assert len(numbers) <= 1000, "a part is in memory at a time"
             return [SimpleNamespace(transcript=str(number)) for number in numbers]
 
     task = task_of(write(tmp_path))
@@ -310,6 +311,16 @@ def test_a_filler_counts_no_samples(tmp_path):
             ids += task.batch_ids(batch).tolist()
             fillers += batch.filler and len(batch) == 1
     assert fillers == 1 and len(ids) == len(set(ids)) == 24
+
+
+def test_ranks_of_the_baseline_share_no_sample_and_begin_where_they_are_told(tmp_path):
+    buckets, ids = write(tmp_path), []
+    for rank in (0, 1):
+        task = task_of(buckets, batch_seconds=0.05, loader="baseline")
+        task.build_model()
+        for batch in task.loader(0, 3, rank, 2):
+            ids += task.batch_ids(batch).tolist()
+    assert len(ids) == len(set(ids)) == 24 - 2 * 3
 
 
 @pytest.mark.parametrize(("device", "pins"), [("cpu", False), ("cuda", True), ("auto", True)])
