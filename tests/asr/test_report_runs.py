@@ -152,11 +152,14 @@ def test_runs_of_one_colour_have_lines_of_another_kind_and_rates_are_per_cent(ru
     charts = []
     monkeypatch.setattr(page.figures, "line_chart", lambda *chart: charts.append(chart) or "")
     run = runs[0]
-    page.render([run] * 8, [])
-    ((_, _, (loss, cer), _),) = charts
+    page.render([run] * 29, [])
+    ((_, _, (loss, cer), legend),) = charts
     kinds = [(colour, dashes) for colour, dashes, _ in loss.lines]
     first = page.PALETTE[0]
-    assert kinds[:8:7] == [(first, "-"), (first, "--")] and len(set(kinds)) == 8
+    assert kinds[:8:7] == [(first, "-"), (first, "--")]
+    assert len(set(kinds)) == 28 and kinds[28] == kinds[0]
+    assert [(colour, dashes) for colour, dashes, _ in cer.lines] == kinds
+    assert legend == [(run.name, colour) for colour, _ in kinds]
     *_, points = cer.lines[0]
     assert points == [(step, 100 * rate) for step, rate in run.curve("eval", "cer")] != []
 
