@@ -83,8 +83,10 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
 
 
 def test_every_criterion_is_listed_with_its_figure(tmp_path: Path) -> None:
-    shown = _report(tmp_path, _write(tmp_path, bench={"machine": CPU, "gpu": None}))
+    on_cpu = {"machine": CPU, "gpu": None, "facts": {"tf32": "none"}}
+    shown = _report(tmp_path, _write(tmp_path, bench=on_cpu))
     assert shown.by_name(COMPARISON)["GPU use"] == ["40.0 %", "–", "–"]
+    assert "32-true: " in shown.text and "TF32" not in shown.text
     result = jsonl.read(tmp_path / "result.json")
     signs = {"pass": "✓ pass", "fail": "✗ fail", "not measured": "not measured"}
     expected = [
