@@ -19,7 +19,7 @@ from millrace.asr.evaluation import hypotheses
 from millrace.asr.models.folder import model_digest
 from millrace.asr.planning import budgets
 from millrace.asr.training.options import TrainOptions
-from millrace.asr.training.task import AsrTask, audited
+from millrace.asr.training.task import AsrTask, audited, audited_validation
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.machine import memory
@@ -334,3 +334,12 @@ def test_batches_are_pinned_only_where_a_gpu_trains(tmp_path, monkeypatch, devic
 def test_an_audit_of_a_setting_that_there_is_not_is_refused():
     with pytest.raises(MillraceError, match=r"there is no setting speed\. Known are .*num_workers"):
         audited("buckets", speed=1)
+
+
+def test_the_audit_knows_the_samples_that_are_trained_and_evaluated_on(tmp_path):
+    folder = write(tmp_path)
+    ids = []
+    for path in sorted((folder / "train").iterdir()):
+        ids += map(str, pq.read_table(path)["sample_id"].to_pylist())
+    assert list(audited(str(folder), model_options=SIZES).recordings()) == ids
+    assert list(audited_validation(str(folder)).recordings()) == ids[:12]
