@@ -103,6 +103,7 @@ def test_a_bucket_is_calibrated_by_steps_that_train(calibrations, in_forks, capf
     assert [trial["rows"] for trial in found["trials"]] == [8, 9]
     assert all(trial["heaviest"]["rows"] == trial["rows"] for trial in found["trials"])
     assert found["trials"][0]["heaviest"]["characters"] == 16.125, "the longest transcripts"
+    assert found["trials"][0]["heaviest"]["seconds"] == pytest.approx(2.0), "the longest audio"
     assert (found["batch_size"], found["limited_by"]) == (9, "rows")
     assert found["soak"]["steps"] >= 4 and not found["soak"]["oom"]
     assert 0 < found["peak_memory_gb"] < 16 and found["key"]["device"] == "cpu"
