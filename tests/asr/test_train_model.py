@@ -210,8 +210,10 @@ def test_two_ranks_end_with_the_same_weights_and_all_samples(buckets, tmp_path):
 def test_a_profile_names_the_parts_of_qwen_and_the_end_promises_no_model(buckets, tmp_path, capfd):
     flags = [f"--bucket-dir={buckets}", f"--metrics={tmp_path}/metrics.json"]
     flags += ["--model=qwen3-asr-tiny", "--max-steps=5", "--profile_steps=2", "--num-workers=0"]
-    flags += ["--batch-seconds=2", "--tensorboard=0", "--save-steps=0"]
+    flags += ["--batch-seconds=2", "--tensorboard=0", "--save-steps=0", "--language_tag_mode=none"]
     assert train_model.main(flags) == 0
+    options = jsonl.read(tmp_path / "run.json")["run"]["model_options"]
+    assert options == {"language_tag_mode": "none"}
     assert capfd.readouterr().err.endswith("5 steps done; metrics.json, but no model, is there\n")
     assert (tmp_path / "trace.json.gz").exists() and not (tmp_path / "model").exists()
     assert not list(tmp_path.glob("checkpoints/*"))
@@ -232,7 +234,7 @@ def test_a_changed_setting_begins_a_new_run_and_keeps_the_old(buckets, tmp_path)
 
 
 def test_the_baseline_to_compare_with_trains_too(buckets, tmp_path):
-    chosen = ["--loader=baseline", "--save-steps=0"]
+    chosen = ["--loader=baseline", "--save-steps=0", "--profile=0", "--profile-steps=2"]
     # As nothing is saved, a longer one begins anew, and measures each step once.
     for steps in (2, 3):
         metrics = train(buckets, tmp_path, *chosen, f"--max-steps={steps}", ranks=2)
