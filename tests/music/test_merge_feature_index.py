@@ -143,9 +143,10 @@ def test_hours_are_those_of_the_files_that_are_read(tree, prefer, hours):
 
 
 def test_tracks_without_a_hop_are_said_and_records_without_a_pointer_count(tree, capsys):
-    write_tree(tree, hops=[("a", None), ("b", None), ("c", 0.1)])
+    write_tree(tree, ids="abcdefgc", hops=[("a", None), ("b", None), ("c", 0.1)])
     assert merge() == 0
-    words = "2 of 8 tracks state no hop and are read at 0.02 s"
+    # The other c is refused.
+    words = "2 of 7 tracks state no hop and are read at 0.02 s"
     assert words in capsys.readouterr().err
     assert words in coverage(tree)["hop_note"]
     with changed_partitions(tree) as content:
