@@ -107,6 +107,7 @@ def test_other_ranks_go_on_with_the_blocks_that_are_left_and_the_rest_is_counted
     # A limit counts steps of the ranks that the epoch began with.
     assert len(plan(cliques, 2, limit=3)) == 3
     assert len(plan(cliques, 1, limit=3, spans=[(2, 1)])) == 4
+    assert len(plan(cliques, 1, limit=3, spans=[(2, 1), (1, 1)])) == 3
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 1], [0] * 12])
