@@ -78,6 +78,7 @@ def test_the_original_command_writes_the_index(tree):
     "arguments, words",
     [
         ("--jsonl meta.jsonl", "no features to look for"),
+        ("--jsonl /dev/null --h5-root mm --out a.index", "/dev/null: no video ids"),
         ("--h5-root h5 --splits mm --out a.index", "mm: holds no split"),
         ("--jsonl meta.jsonl --h5-root mm --out a.index", "not one track can be used"),
         (

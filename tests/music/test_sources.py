@@ -198,6 +198,8 @@ def test_what_is_wrong_with_the_jsonl_is_said_and_handed_to_the_merge(tmp_path):
     assert tree.sync().notes == notes
     merge = json.loads((tree.partitions / "merge/all.json").read_text())
     assert [row["reason"] for row in merge["problems"]] == ["no_id", "wrong_pointer"]
+    tree.write([{"artist": "?"}])
+    assert "a.jsonl: no video ids" in tree.sync().notes[0]
 
 
 def test_a_pointer_leads_to_a_file_that_comes_later(tmp_path):
@@ -248,13 +250,17 @@ def test_the_demo_is_a_hint_until_it_is_fetched_and_no_features_at_all_are_an_er
 ):
     monkeypatch.chdir(tmp_path)
 
-    def found(h5_root: str) -> Sources:
-        return sync(sources.collect, sources.Settings(h5_root, "", "", ""), tmp_path / "partitions")
+    def found(h5_root: str, others: str = "") -> Sources:
+        settings = sources.Settings(h5_root, others, others, others)
+        return sync(sources.collect, settings, tmp_path / "partitions")
 
     demo = f"{sources.DEMO}/h5"
-    assert found(demo).missing.pristine
+    # Whatever lies at the other places of the config.
+    assert found(demo, others=str(tmp_path)).missing.pristine
     (tmp_path / demo / "below").mkdir(parents=True)
     (tmp_path / demo / "below/chunk.h5").touch()
     # A partition's name is that of a file, also of what lies one folder below.
-    assert found(demo).partitions == {"features": ["h5-below%2Fchunk.h5"]}
+    fetched = found(demo)
+    assert fetched.partitions == {"features": ["h5-below%2Fchunk.h5"]}
+    assert fetched.notes == []  # of a JSONL, as none is set
     assert "neither music.h5_root nor music.mm_root is set" in str(found("").missing)
