@@ -104,7 +104,9 @@ def test_an_alignment_that_broke_since_the_parse_is_listed(chain, capsys):
     chain.sync()
     alignment.write_bytes(b"{")
     assert chain.generate(PARTITION) == 0
-    assert f"{alignment.name} is left out: cut off at line 1" in capsys.readouterr().err
+    log = capsys.readouterr().err
+    assert f"{PARTITION}: 0 segments found, 0 in the manifest, 0 rejected\n" in log
+    assert f"{alignment.name} is left out: cut off at line 1" in log
     ledger = jsonl.read(chain.part(PARTITION) / "ledger.json")
     rejects = [row for _, row, _ in jsonl.lines(chain.part(PARTITION) / "rejects.jsonl")]
     assert [(row["file"], row["segment"]) for row in rejects] == [(alignment.name, None)]
@@ -187,10 +189,8 @@ def test_a_country_by_hand_has_the_tables_of_the_workflow(italy, capsys):
         (r["video_id"], r["split"], r["subset_id"]) for r in splits
     }
     assert {r["subset_id"] for r in rows if r["split"] == "train"} == {"1"}
-    assert (
-        f"{len(rows)} segments found, {len(rows)} in the manifest, 0 rejected"
-        in capsys.readouterr().err
-    )
+    counts = f"{len(rows)} segments found, {len(rows)} in the manifest, 0 rejected"
+    assert f"italy_manifest.csv: {counts}\n" in capsys.readouterr().err
 
 
 def test_a_second_run_by_hand_keeps_splits_and_shards_and_adds_what_is_new(italy):
