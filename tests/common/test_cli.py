@@ -263,14 +263,21 @@ def test_a_loader_worker_that_dies_while_a_line_is_logged_ends_the_step(capsys):
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        ("is killed by signal: Killed", "was killed by SIGKILL. Probably memory"),
-        ("is killed by signal: Aborted", "was killed by SIGABRT. A library has crashed"),
-        ("is killed by signal: Bus error", "was killed by SIGBUS. Probably memory"),
-        ("exited unexpectedly", "ended unexpectedly. Probably memory"),
-        ("exited unexpectedly with exit code 3", "ended unexpectedly with exit code 3. Probably"),
+        ("(pid 71) is killed by signal: Killed", "was killed by SIGKILL. Probably memory"),
+        ("(pid 71) is killed by signal: Aborted", "was killed by SIGABRT. A library has crashed"),
+        (
+            "(pid 71) is killed by signal: Segmentation fault",
+            "was killed by SIGSEGV. A library has crashed",
+        ),
+        ("(pid 71) is killed by signal: Bus error", "was killed by SIGBUS. Probably memory"),
+        ("(pid(s) 71) exited unexpectedly", "ended unexpectedly. Probably memory"),
+        (
+            "(pid 71) exited unexpectedly with exit code 3",
+            "ended unexpectedly with exit code 3. Probably memory",
+        ),
     ],
 )
 def test_the_end_of_a_loader_worker_is_said_with_what_to_do(capsys, end, words):
-    text = said(capsys, RuntimeError(f"DataLoader worker (pid 71) {end}. Details"))
+    text = said(capsys, RuntimeError(f"DataLoader worker {end}. Details"))
     assert f"ERROR a loader worker (pid 71) {words}" in text
     assert "goes on from the last checkpoint" in text
