@@ -18,7 +18,7 @@ from millrace.common.report import figures
 from tests.common.report.pages import SVG, texts
 
 ROOT = Path(__file__).parents[3]
-NAMES = ["plain", "<b>&\"'", "日本国会", "$x$ $", "two\nlines\x07", "مصر"]
+NAMES = ["plain", "<b>&\"'", "日本国会", "$x$", "two\nlines\x07", "مصر"]
 
 
 def draw(names: list[str] = NAMES, title: str = 'A <title> "quoted"') -> str:
@@ -67,6 +67,12 @@ def test_each_bar_is_whole_with_its_note_at_its_end_and_the_first_is_on_top(monk
     assert upper.get_xlim() == (0, 0.75) and lower.get_xlim() == (0, 1)
     assert any(tick % 1 for tick in upper.xaxis.get_majorticklocs())
     assert lower.xaxis.get_major_formatter()(1500.0) == "1,500"
+
+
+def test_a_chart_without_bars_says_so_also_to_those_who_do_not_see_it() -> None:
+    empty = figures.Panel("Hours", [], [], [])
+    text = figures.bar_chart("title", "subtitle", [empty], (), "Nothing.")
+    assert "Nothing." in texts(text) and "<desc>subtitle. Nothing.</desc>" in text
 
 
 def test_names_notes_and_legend_have_room_and_panels_stand_below_each_other(monkeypatch) -> None:
@@ -132,7 +138,7 @@ def test_shortened_texts_fit_and_keep_both_ends(text: str, width: float) -> None
 
 def test_line_charts_show_lines_of_many_points_and_each_of_few(monkeypatch) -> None:
     many = [(step, step**0.5) for step in range(30)]
-    few = [(step, 2.0) for step in range(10, 39)]
+    few = [(2, 2.0)] * 29
     panels = [figures.Curves("Loss", [("#123456", "-", many), ("#123456", "-", [])])]
     panels.append(figures.Curves("Rate", [("#654321", "--", few)]))
     text = figures.line_chart("Learning", "by step", panels)
@@ -146,6 +152,9 @@ def test_line_charts_show_lines_of_many_points_and_each_of_few(monkeypatch) -> N
     monkeypatch.setattr(figures, "svg", lambda figure, *_: figure)
     figure: Any = figures.line_chart("Learning", "by step", panels)
     assert [axes.axis()[::2] for axes in figure.axes] == [(0.0, 0.0), (0.0, 0.0)]
+    rates = figure.axes[1]
+    assert not any(tick % 1 for tick in rates.xaxis.get_majorticklocs())
+    assert any(tick % 1 for tick in rates.yaxis.get_majorticklocs())
     left, right = (axes.get_position() for axes in figure.axes)
     assert 0 < left.x0 < left.x1 < right.x0 < right.x1 < 1
 
