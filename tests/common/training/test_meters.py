@@ -91,11 +91,13 @@ def test_a_window_sums_all_batches_of_all_ranks_and_begins_anew():
     for _ in range(2):
         window.add(
             torch.tensor(3.0),
-            micro_batch(2, 4.0, samples=2, right=torch.tensor(1.0), frames=10, padded_frames=20),
+            micro_batch(
+                2, 4.0, samples=2, right=torch.tensor(2.0**24), frames=10, padded_frames=20
+            ),
         )
         window.add(
             torch.tensor(5.0),
-            micro_batch(1, 12.0, right=torch.tensor(2.0), frames=30, padded_frames=60),
+            micro_batch(1, 12.0, right=torch.tensor(1.0), frames=30, padded_frames=60),
         )
         window.add(torch.tensor(float("nan")), micro_batch(0, 0.0))
         line = window.close(Exchange(1))
@@ -103,7 +105,7 @@ def test_a_window_sums_all_batches_of_all_ranks_and_begins_anew():
         assert line["counts"] == {
             "frames": 40.0,
             "padded_frames": 80.0,
-            "right": 3.0,
+            "right": 2.0**24 + 1,
             "samples": 3.0,
         }
         assert line["padding"] == {"frames": 0.5}
