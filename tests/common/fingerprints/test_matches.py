@@ -7,7 +7,12 @@ import pytest
 
 from millrace.common.fingerprints import matches
 from millrace.common.fingerprints.matches import Known, Pieces
-from millrace.common.fingerprints.scale import SEARCHED_STEPS, SPAN_SECONDS, STEP_SECONDS
+from millrace.common.fingerprints.scale import (
+    SEARCHED_STEPS,
+    SILENCE,
+    SPAN_SECONDS,
+    STEP_SECONDS,
+)
 from millrace.common.fingerprints.words import words
 from tests.common.fingerprints import planted
 from tests.common.fingerprints.planted import Copy, Cut, coded
@@ -152,6 +157,12 @@ def test_three_equal_words_show_a_copy_of_which_a_fifth_of_the_bits_may_differ(
     searched = drawn[::SEARCHED_STEPS].copy()
     searched[equal:] ^= np.uint32((1 << bits) - 1)
     assert bool(matches.find(one(searched), Known(one(drawn)))) == is_found
+
+
+def test_silence_of_both_makes_no_copy_of_three_equal_words():
+    sound = np.random.default_rng(5).integers(1, 1 << 32, 60 * SEARCHED_STEPS, np.uint32)
+    sound[3 * SEARCHED_STEPS :] = SILENCE
+    assert matches.find(one(sound[::SEARCHED_STEPS]), Known(one(sound))) == []
 
 
 def test_words_stand_where_they_are_said_to():
