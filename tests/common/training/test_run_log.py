@@ -15,3 +15,4 @@ def test_lines_are_on_disk_when_a_checkpoint_is_to_be_saved(tmp_path: Path, monk
         log.sync()
     names = ("metrics.jsonl", "sample_ids.0.jsonl")
     assert calls == [("fsync", str(tmp_path / name)) for name in names]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / name for name in names]
