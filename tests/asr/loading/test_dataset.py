@@ -81,6 +81,8 @@ def test_order_and_content_do_not_depend_on_workers(tmp_path, workers, method):
     assert len(loader) == 12 and as_seen(loader) == expected
     batches = list(loader)  # more than slots: those that are kept stay as they were
     assert as_seen(batches) == expected and [batch.step for batch in batches] == list(range(12))
+    # Where a batch's audio is moved to a device, nothing else holds its slot.
+    assert all(batch.slot is None for batch in batches)
     assert np.concatenate([batch.rows for batch in batches]).tolist() == list(range(60))
     loader.start_step = 10  # resume, with the workers that are there
     assert as_seen(loader) == expected[10:] and len(loader) == 2

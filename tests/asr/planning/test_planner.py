@@ -137,9 +137,10 @@ def test_resume_with_the_same_world_size_is_the_same_plan() -> None:
     parts = buckets(4000)
     rest = plan_rest(lambda ranks: plan_epoch(parts, BUDGET, 1, 0, ranks), [(4, 7)], 4)
     assert digest(rest) == digest(plan_epoch(parts, BUDGET, 1, 0, 4))
-    with pytest.raises(MillraceError, match="nothing to plan"):
-        plan = plan_epoch(parts, BUDGET, 1, 0, 4)
-        replan(plan, len(plan) + 1, 2)
+    plan = plan_epoch(parts, BUDGET, 1, 0, 4)
+    for done, ranks in ((len(plan) + 1, 2), (0, 0)):
+        with pytest.raises(MillraceError, match="nothing to plan"):
+            replan(plan, done, ranks)
 
 
 odd_seconds = st.floats(0.0078125, 40, width=32) | st.sampled_from(
@@ -188,6 +189,8 @@ def test_fewer_rows_than_ranks_are_repeated_as_fillers_and_named() -> None:
     # The cheapest is repeated, and counts once.
     repeated = [plan.batch(0, rank).tolist() for rank in range(8) if plan.is_filler(0, rank)]
     assert repeated == [[0]] * 5
+    # One rank has no use for them.
+    assert len(replan(plan, 0, 1)) == 3
 
 
 def test_rows_over_the_budget_are_batches_of_their_own_and_others_are_split_to_fill_the_steps():
