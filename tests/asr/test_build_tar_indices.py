@@ -17,6 +17,7 @@ import pytest
 from millrace.asr import build_tar_indices
 from millrace.asr.tars.index import TarIndex, write_index
 from millrace.asr.tars.scan import scan
+from millrace.asr.tars.stamp import Stamp
 from millrace.common.errors import MillraceError
 from tests.asr.bucket_corpus import write_tar
 from tests.asr.tars.test_scan import info_of, tar_of, write_holes
@@ -112,6 +113,14 @@ def test_the_index_is_small_and_the_same_bytes_every_time(tmp_path, corpus):
     assert TarIndex.open(first).members(str(path))["size"].to_pylist() == sizes.tolist()
 
 
+def test_a_tar_that_was_replaced_is_read_again(tmp_path):
+    path = write_tar(tmp_path / "a.tar", ["old"])
+    run(tmp_path, [path])
+    write_tar(path, ["new"])
+    output, _ = run(tmp_path, [path])
+    assert text(TarIndex.open(output).members(str(path))) == ["new"]
+
+
 def test_an_index_as_json_lies_beside_each_tar(tmp_path, corpus):
     run(tmp_path, corpus.values(), "--json")
     beside = {name: tar.with_name(f"{tar.name}.index.json") for name, tar in corpus.items()}
@@ -122,6 +131,7 @@ def test_an_index_as_json_lies_beside_each_tar(tmp_path, corpus):
     for name, place in of_cut.items():
         member = corpus["cut"].read_bytes()[place["offset"] :]
         assert member.startswith(f"in/cut.tar:{name}:".encode())
+    assert len(json.loads(beside["damaged"].read_text())) == 19
     for name in ("good", "keys", "empty"):
         expected = {}
         with tarfile.open(corpus[name], ignore_zeros=True) as tar:
@@ -265,6 +275,7 @@ def test_a_tar_that_is_written_while_it_is_read_has_no_index(tmp_path, monkeypat
         "it changed while it was read",
         0,
     )
+    assert (tar["size"], tar["mtime_ns"]) == Stamp.of(path)[:2]
     assert report["ledgers"][0]["rejected"] == {"changed": 1}
 
 
