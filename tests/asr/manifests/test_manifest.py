@@ -71,6 +71,8 @@ COLUMN_TYPES = {
         OTHER,
     ),
     "other names": (lambda t: t.append_column("extra", t[3]).rename_columns(OTHER_NAMES), SAME),
+    # Of several names in one file the first counts.
+    "both names": (lambda t: t.append_column("text", t["language"]), SAME),
     "offsets of 0": (lambda t: t.append_column("offset", pa.array([0.0] * len(t))), SAME),
     "no language": (lambda t: t.drop_columns(["language"]), NONE),
     "null language": (lambda t: t.set_column(3, "language", pa.nulls(len(t))), NONE),
