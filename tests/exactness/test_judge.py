@@ -19,6 +19,8 @@ class Numbers:
         self.size, self.ids = setting.batch_size, list(range(setting.samples))
         if fault == "pads":
             self.ids.append(0)
+        if fault == "drops the last":
+            self.ids.pop()
         self.done, self.resumed, self.epoch = 0, False, 0
 
     def batches(self, epoch):
@@ -103,6 +105,7 @@ CASES = [
     ("none", "12/2/1 1x0:3!2 1x0:1!1 1x0", "exact", 0, 0),
     ("counts two batches too many", "12/2/1 1x0:3 1x0", "lost", 4, 0),
     ("pads", "12/2/1 1x0:2 1x0", "exact", 0, 0),
+    ("drops the last", "12/2/1 1x0:2 1x0", "exact", 0, 0),
     ("loses", "12/2/1 1x0:2 1x0", "lost", 1, 0),
     ("loses", "12/2/1 1x0:2 2x0", "lost", 1, 0),
     ("repeats", "12/2/1 1x0:2 1x0", "repeated", 0, 1),
