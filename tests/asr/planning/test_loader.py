@@ -216,7 +216,9 @@ def test_a_pass_goes_on_at_the_next_batch_and_epochs_follow(buckets, workers):
         passes = handed_out(loader)
         assert [next(passes) for _ in range(stop)] == whole[:stop]
         resumed = open_loader(buckets, workers, seconds=1.0)
-        resumed.load_state_dict(loader.state_dict())
+        state = loader.state_dict()
+        resumed.load_state_dict(state)
+        assert resumed.steps_left == len(resumed) - state["step"]
         assert [*handed_out(resumed, resumed.plan.epoch)] == whole[stop:]
         # The pass after it is a whole one.
         assert len(resumed) == len(resumed.plan) == len(list(resumed))
