@@ -297,6 +297,9 @@ def test_by_bytes_other_encodings_stay_and_by_sound_they_can_be_kept(heard) -> N
     # later.flac is in dev too: test counts.
     counted = {"also_in_test": 7, "also_in_dev": 1, "not_compared": 2}
     assert ledgers["train"].warnings == counted and not ledgers["train"].rejected
+    words = "1 row of dev that is also in test and 1 row of train that is also in dev and 7 rows"
+    with pytest.raises(MillraceError, match=words):
+        _built(heard, copies=BY_SOUND, on_leak="error")
 
 
 def test_held_out_sound_that_cannot_be_decoded_is_counted_in_its_split(heard) -> None:
