@@ -97,7 +97,7 @@ def test_a_window_sums_all_batches_of_all_ranks_and_begins_anew():
         )
         window.add(
             torch.tensor(5.0),
-            micro_batch(1, 12.0, right=torch.tensor(1.0), frames=30, padded_frames=60),
+            micro_batch(1, 12.0, right=torch.tensor([1.0]), frames=30, padded_frames=60),
         )
         window.add(torch.tensor(float("nan")), micro_batch(0, 0.0))
         line = window.close(Exchange(1))

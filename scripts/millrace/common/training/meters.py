@@ -133,7 +133,8 @@ class Window:
         counts = {"samples": len(batch.ids), **batch.counts}
         for name, count in counts.items():
             if isinstance(count, torch.Tensor):
-                self._counts[name] += count.detach().double()
+                # Not in place: counts of one name may be of shapes () and (1,).
+                self._counts[name] = self._counts[name] + count.detach().double()
             else:
                 self._counts[name] += float(count)
 
