@@ -319,7 +319,7 @@ class _Build:
                 table = split.spill.read(number)
                 if table is None:
                     continue
-                part = self._part(table, members, number)
+                part = self._part(split, table, members, number)
                 problem = self._checked(split, part)
                 good = np.flatnonzero(problem == 0)
                 _count(split, part, good, files.edges[-1])
@@ -335,11 +335,11 @@ class _Build:
         self.held_out.add(split.name, held_out)
         self._count_unread(split)
 
-    def _part(self, table: pa.Table, members: RowSpill, number: int) -> _Part:
+    def _part(self, split: _Split, table: pa.Table, members: RowSpill, number: int) -> _Part:
         """The rows of a part in order, with offset and size of their members."""
         in_order = sort_rows(table, self.tars.paths, self.seed_key)
         order = in_order.order
-        if "offset" in table.column_names:  # the rows bring them
+        if split.manifest.has_offsets:
             offsets = table.column("offset").to_numpy()[order]
             sizes = table.column("size").to_numpy()[order]
             return _Part(table.drop_columns(["offset", "size"]), in_order, offsets, sizes)
