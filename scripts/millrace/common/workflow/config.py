@@ -28,6 +28,7 @@ DEFAULT_LANES = ["speech", "asr"]
 _JSON_SCALAR = re.compile(
     r"true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.IGNORECASE
 )
+_SCALARS = {"number", "integer", "boolean"}  # what such a text may stand for
 # Words of JSON Schema, as messages say them.
 _KINDS = {
     "object": "keys with values (`key: value`, with a space)",
@@ -153,8 +154,9 @@ def _filled(value: Any, rule: dict, schema: dict, fills: bool = True) -> Any:
             (part["items"] for part in (rule, *rule.get("oneOf", [])) if "items" in part), {}
         )
         return [_filled(child, items, schema, fills) for child in value]
-    wanted = rule.get("type", "")  # a word, or a list of them
-    is_scalar = any(kind in wanted for kind in ("number", "integer", "boolean"))
+    wanted = rule.get("type", [])
+    kinds = [wanted] if isinstance(wanted, str) else wanted
+    is_scalar = not _SCALARS.isdisjoint(kinds)
     if isinstance(value, str) and is_scalar and _JSON_SCALAR.fullmatch(value):
         return json.loads(value.lower())
     return value
