@@ -41,9 +41,8 @@ class Items:
     outputs: Sequence[str]
     group: Callable[[str], str] = lambda name: "tars"  # of a partition, by its id
     shown: Callable[[str], str] = os.path.basename  # an item's name in a line
-    noun_of: Callable[[str], str] | None = (
-        None  # of an item by its name, if there are several kinds
-    )
+    # The noun of an item by its name, if there are several kinds.
+    noun_of: Callable[[str], str] | None = None
     stages: Mapping[str, Sequence[str]] = field(default_factory=dict)
     merged: Sequence[str] = ()
     stage: str = ""
