@@ -27,9 +27,8 @@ class Task:
 
     every_epoch = False  # save, evaluate and write a line at the end of every epoch too
     keeps_weights = True  # a checkpoint of the end, and that of the best evaluation
-    stop: StopSignals | None = (
-        None  # set by the loop, for a loader that waits long (see StopSignals.leave)
-    )
+    # Set by the loop, for a loader that waits long (see StopSignals.leave).
+    stop: StopSignals | None = None
     exchange = Exchange(1)  # between the ranks; set by the loop
     _loader: Any = None  # whose workers outlive epochs
 

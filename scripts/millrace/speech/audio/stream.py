@@ -63,9 +63,8 @@ class StreamRecording:
         self.path = os.fspath(path)
         self.errors = 0  # packets that could not be read or decoded
         self.sample_rate = 0  # of the first frame
-        self.states_delay = (
-            False  # whether the first packet says how many samples the encoder put before it
-        )
+        # Whether the first packet says how many samples the encoder put before it.
+        self.states_delay = False
         self.container = self._open()
         try:
             self.container_format = self.container.format.name
