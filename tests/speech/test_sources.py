@@ -662,6 +662,18 @@ def test_splits_that_were_drawn_elsewhere_come_before_drawing(made, name, text):
     )
 
 
+def test_the_name_of_a_splits_file_says_its_country(made):
+    corpora.make_corpus(made.root, {"germany": 4, "costa rica": 4}, seconds=10)
+    lists = made.folder / "lists"
+    lists.mkdir()
+    (lists / "germany_splits.csv").write_text("video_id,split\nrec_0000,test\n")
+    (lists / "costa%20rica_splits.csv").write_text("video_id,split\nrec_0000,train\n")
+    made.options["splits_file"] = str(lists)
+    made.sync()
+    assert made.splits("germany")["rec_0000"] == "test"
+    assert made.splits("costa rica")["rec_0000"] == "train"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -680,6 +692,7 @@ def test_splits_that_were_drawn_elsewhere_come_before_drawing(made, name, text):
             "rec_0000 is in .* there and in .* here",
         ),
         (f"{NAMED},rec_0000,holdout", "recording 'rec_0000', split 'holdout'"),
+        (f"{NAMED}germany, ,test", "line 2: recording '', split 'test'"),
         ("germany/rec_0000 test\n", "no header with video_id and split.*Write these names"),
         ("", "no header with video_id and split"),
         (NAMED, "names no recording"),
