@@ -406,6 +406,10 @@ def looped(raw: Path) -> None:
     (raw / "train/class 0/up").symlink_to("..")
 
 
+def endless(raw: Path) -> None:
+    (raw / "train/me").symlink_to("me")
+
+
 def disjoint(raw: Path) -> None:
     for number in range(3):
         (raw / f"val/class {number}").rename(raw / f"val/{number}")
@@ -436,6 +440,7 @@ def disjoint(raw: Path) -> None:
         ),
         (lambda raw: unnamed(small_tree(raw)), "a name that is not UTF-8"),
         (lambda raw: looped(small_tree(raw)), "class 0/up: a link to a folder that it lies in"),
+        (lambda raw: endless(small_tree(raw)), "ERROR .*train/me: Too many levels of symbolic"),
         (
             lambda raw: disjoint(small_tree(raw)),
             "share no class: class 0, class 1, class 2 and 0, 1, 2",

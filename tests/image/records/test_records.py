@@ -258,6 +258,12 @@ def lose_the_names(h5: h5py.File, folder: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"SNOD", b"lost"))
 
 
+def become_a_pipe(h5: h5py.File, folder: Path) -> None:
+    h5.close()
+    (folder / "train-00000-of-00001.h5").unlink()
+    os.mkfifo(folder / "train-00000-of-00001.h5")
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -268,6 +274,7 @@ def lose_the_names(h5: h5py.File, folder: Path) -> None:
         (lack_the_filter, "packed by filter 256, which is not installed: set HDF5_PLUGIN_PATH"),
         (lack_the_filter_of_labels, "packed by filter 256, which is not installed"),
         (lose_the_names, "cannot be read .*signature.* Write it again, or move it away"),
+        (become_a_pipe, "cannot be read .not a regular file.. Write it again, or move it away"),
     ],
 )
 def test_images_that_do_not_lie_in_the_file_or_cannot_be_unpacked_are_refused(

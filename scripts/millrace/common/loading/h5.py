@@ -92,6 +92,8 @@ def open_h5(path: str) -> Any:
     """Open an HDF5 file for reading, also beside a writer that allows readers."""
     import h5py
 
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+        raise OSError("not a regular file")
     try:
         return h5py.File(path, "r", swmr=is_swmr(path))
     except OSError as error:

@@ -90,7 +90,7 @@ def _read_split(root: Path, name: str) -> _Split:
     classes: dict[str, list[tuple[str, int, int]]] = {}
     loose = []
     for entry in os.scandir(place):
-        if entry.is_dir():
+        if _is_class(entry):
             classes[entry.name] = _images(f"{place}/{entry.name}", entry.name, left_out)
         else:
             loose.append(entry.name)
@@ -108,6 +108,14 @@ def _read_split(root: Path, name: str) -> _Split:
         words = f"classes without images: {_shown(empty)} ({len(empty)} of {len(classes)})"
         raise MillraceError(words, str(place), "Bring their images, or remove the folders")
     return _Split(name, classes, [*loose, *left_out])
+
+
+def _is_class(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry of a split is a folder. Raises MillraceError for a link to itself."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        raise MillraceError(str(error.strerror), entry.path, "Mend or remove it") from None
 
 
 def _labelled(split: _Split, labels: dict[str, int]) -> list[Row]:
