@@ -47,6 +47,12 @@ def test_the_rate_falls_to_a_tenth_every_so_many_epochs(tmp_path):
     )
 
 
+def test_the_optimiser_has_the_rate_momentum_and_decay_of_the_flags(tmp_path):
+    task = small_task(tmp_path, lr=0.3, momentum=0.8, weight_decay=0.7)
+    (group,) = task.optimizer(task.build_model()).param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.3, 0.8, 0.7)
+
+
 def test_an_epoch_of_other_records_is_refused(tmp_path):
     other = write_set(tmp_path / "other", [10, 10])
     task = small_task(tmp_path / "own")
