@@ -314,12 +314,6 @@ def test_files_of_others_that_are_no_whole_set_are_refused(tmp_path, names, word
     refused(tmp_path, words)
 
 
-def test_a_pipe_that_is_called_like_a_record_file_is_refused(tmp_path):
-    published(tmp_path / "train", images=PIXELS, labels=[0, 1])
-    os.mkfifo(tmp_path / "train/pipe.h5")  # nobody writes into it
-    refused(tmp_path, r"pipe.h5: cannot be read \(no regular file\)")
-
-
 def test_sets_whose_labels_mean_other_classes_are_refused(tmp_path):
     for folder, labels in (("train", [0, 1]), ("val", [1002, 1003])):
         published(tmp_path / folder, images=PIXELS, labels=labels)

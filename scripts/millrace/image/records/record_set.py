@@ -178,8 +178,6 @@ def _opened(path: Path) -> tuple[Shape, list[int]]:
     from millrace.common.loading.h5 import UNREADABLE, open_h5, values_of
 
     try:
-        if not path.is_file():  # a pipe would be waited for
-            raise OSError("no regular file")
         with open_h5(str(path)) as h5:
             if "facts" in h5:
                 problem = f"{INDEX} is missing: these records are not finished"
