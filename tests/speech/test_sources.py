@@ -600,6 +600,8 @@ NONSENSE = [{"subset_id": None}, {"subset_id": "1"}, {"group": "a/../b-train-1"}
 
 # A line of another country took its recordings out of the shards.
 NONSENSE += [{"group": "latvia-train-1"}, {"country": "latvia"}, {"item": None}]
+# A line moved to test by hand, which keeps its subset of train.
+NONSENSE += [{"split": "test", "group": "estonia-test"}]
 
 
 @pytest.mark.parametrize("change", [*NONSENSE, {"split": "dev"}, {"split": "test"}])
