@@ -123,6 +123,11 @@ def test_the_shuffle_is_pinned() -> None:
         [np.arange(1, 41, dtype=np.float32) / 4], BatchBudget(20.0), 42, 1, 2, window=16
     )
     assert digest(plan)[:16] == "210976566fc38dbc"
+    # Of so many batches that other ranks deal them in several groups.
+    long = plan_epoch(
+        [np.arange(1, 1001, dtype=np.float32) / 4], BatchBudget(None, rows=2), 42, 1, 2
+    )
+    assert digest(replan(long, 3, 3))[:16] == "e1b1acdcc5818179"
 
 
 def test_epochs_put_other_rows_together() -> None:
