@@ -92,3 +92,17 @@ def test_a_ledger_speaks_in_words():
         Ledger("stage", "train", "row", 5, 0, {"too_long": 2, "no_text": 3}).reasons()
         == "3 no_text, 2 too_long"
     )
+
+
+@pytest.mark.parametrize(
+    ("most", "errors", "problem"),
+    [
+        (0.0, 0, ""),
+        (0.1, 1, ""),
+        (0.1, 2, "2 of 10 rows are in error (2 torn), more than max_error_fraction 0.1 allows"),
+    ],
+)
+def test_what_a_run_has_left_out_by_choice_is_no_error(most: float, errors: int, problem: str):
+    rejected = {"torn": errors, "too_long": 5, "empty": 0}
+    ledger = Ledger("stage", "train", "row", 10, 5 - errors, rejected)
+    assert ledger.too_many_errors({"too_long"}, most) == problem
