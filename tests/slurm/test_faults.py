@@ -16,7 +16,6 @@ from typing import NamedTuple
 import pytest
 
 from tests import corpora
-from tests.slurm.cluster import cluster
 from tests.slurm.test_profile import OnCluster, needs_slurm
 from tests.workflow.workflow import ROOT, Workflow
 
@@ -37,16 +36,6 @@ def undisturbed(corpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     workflow = Workflow(tmp_path_factory.mktemp("undisturbed"), **config(corpus, 10))
     workflow.run("speech_manifest", "--until", STEP)
     return digests(workflow)
-
-
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory):
-    """A test cluster in the environment of this process."""
-    folder = tmp_path_factory.mktemp("slurm") / "cluster"
-    with cluster(folder) as environment, pytest.MonkeyPatch.context() as patch:
-        for name in ("PATH", "SLURM_CONF"):
-            patch.setenv(name, environment[name])
-        yield
 
 
 def config(corpus: Path, countries: int) -> dict:
@@ -136,7 +125,7 @@ def restarts() -> dict[str, int]:
 
 @needs_slurm
 def test_cancelled_jobs_are_tried_again_and_those_of_a_lost_node_elsewhere(
-    slurm, start, corpus, undisturbed, tmp_path: Path
+    shared_slurm, start, corpus, undisturbed, tmp_path: Path
 ):
     workflow = on_cluster(tmp_path, corpus, 7)
     run = start(workflow)
@@ -169,7 +158,7 @@ def test_cancelled_jobs_are_tried_again_and_those_of_a_lost_node_elsewhere(
 
 @needs_slurm
 def test_after_a_killed_snakemake_the_next_is_refused_until_its_jobs_have_ended(
-    slurm, start, corpus, undisturbed, tmp_path: Path
+    shared_slurm, start, corpus, undisturbed, tmp_path: Path
 ):
     workflow = on_cluster(tmp_path, corpus, 10)
     killed = start(workflow)

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests import corpora
-from tests.slurm.cluster import cluster
 from tests.workflow.workflow import ROOT, Workflow
 
 # Not compared: what holds times of files or is written by a later parse, and a run's speed.
@@ -39,15 +38,6 @@ def needs_slurm(test):
 
 class OnCluster(Workflow):
     PLACE = ("--profile", "slurm")
-
-
-@pytest.fixture
-def slurm(tmp_path: Path):
-    """A test cluster in the environment of this process."""
-    with cluster(tmp_path / "slurm") as environment, pytest.MonkeyPatch.context() as patch:
-        for name in ("PATH", "SLURM_CONF"):
-            patch.setenv(name, environment[name])
-        yield
 
 
 @needs_slurm

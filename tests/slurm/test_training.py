@@ -15,7 +15,7 @@ import pytest
 from tests.asr import audio_tars
 from tests.asr.bucket_corpus import COLUMNS, write_manifest
 from tests.slurm.cluster import wait
-from tests.slurm.test_profile import OnCluster, needs_slurm, slurm, squeue  # noqa: F401 - a fixture
+from tests.slurm.test_profile import OnCluster, needs_slurm, squeue
 from tests.workflow.workflow import ROOT, Workflow
 
 TRAINING = {"device": "cpu", "lr": 1e-3, "batch_seconds": 0.6, "num_workers": 1, "tensorboard": 0}
@@ -50,7 +50,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def start(folder, slurm):  # noqa: F811
+def start(folder, slurm):
     """Start the workflow on the cluster with a changed config; ended with the test."""
     running = []
 
