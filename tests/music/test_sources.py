@@ -6,14 +6,17 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import placements
 from millrace.common.workflow.sources import Sources, sync
 from millrace.music import sources
+from millrace.music.features.track import Track
 
 CHUNKS, FOLDER = [f"chunk_{n:05d}.h5" for n in range(4)], "ab"
 
@@ -159,6 +162,18 @@ def test_a_change_makes_its_partitions_pending_and_says_so(tmp_path, change, pen
     tree = Tree(tmp_path)
     assert tree.changed(lambda: change(tree)) - {"all"} == pending
     assert line in tree.sync().changes if line else tree.sync().changes == ""
+
+
+def test_tables_of_an_earlier_version_are_made_again(tmp_path, monkeypatch):
+    tree = Tree(tmp_path)
+    later = sources._VERSION + 1
+    changed = tree.changed(lambda: monkeypatch.setattr(sources, "_VERSION", later))
+    assert changed == set(tree.sync().partitions["features"])
+
+
+def test_tables_with_other_columns_have_another_version():
+    columns = [field.name for field in fields(Track)]
+    assert (sources._VERSION, jsonl.digest(columns)) == (6, "8db75158b393b9f8905f7e5067ce6192")
 
 
 @pytest.mark.parametrize("pointer", [{}, {"h5_chunk": CHUNKS[0]}])

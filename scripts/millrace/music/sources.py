@@ -30,7 +30,8 @@ from millrace.music.features.roots import H5_ENDINGS, Root, split_files
 # Keys whose effect is said otherwise, or that no job of the index reads.
 QUIET_KEYS = {"jsonl", "splits"}
 REMEDY = "run `snakemake music_fetch_demo` for the demo, or set music.h5_root or music.mm_root"
-_VERSION = 5  # of the partition files
+# Of the partition files. They hold it, so that the tables of an earlier one are made again.
+_VERSION = 6
 DEMO = Path("resources/music/demo")
 _RECORD = ("id", "key", "mm", "hop", "shape")  # of a record, in a partition file
 _EXPECTED = {
@@ -145,6 +146,7 @@ def _partition(name: str, place: _Place, root: Root, records: Iterable[Record]) 
     """The content of a partition file."""
     rows = [_row(record) for record in records]
     return {
+        "version": _VERSION,
         "id": name,
         "kind": place.kind,
         "root": str(root.path),
