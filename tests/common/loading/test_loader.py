@@ -81,11 +81,24 @@ def test_another_epoch_begins_at_its_first_step_whatever_was_begun_or_resumed():
     resumed.load_state_dict(state)
     assert steps(resumed) == []  # of an epoch that was done
     resumed.load_state_dict(state | {"step": 2})
+    assert steps(resumed) == [(1, 2)]
+    assert steps(resumed) == [(1, 0), (1, 1), (1, 2)]  # the next pass is no resumed one
+    resumed.load_state_dict(state | {"step": 2})
     resumed.set_epoch(np.int64(2))  # type: ignore[arg-type]
     assert steps(resumed) == [(2, 0), (2, 1), (2, 2)]
     assert json.loads(json.dumps(resumed.state_dict()))["epoch"] == 2
     with pytest.raises(MillraceError, match=r"epoch is 2.5\. Give a whole number"):
         resumed.set_epoch(2.5)  # type: ignore[arg-type]
+
+
+def test_a_pass_that_goes_on_does_not_move_the_position_in_an_epoch_set_meanwhile():
+    loader = loader_of()
+    batches = iter(loader)
+    next(batches)
+    loader.set_epoch(1)
+    assert next(batches).epoch == 0
+    state = loader.state_dict()
+    assert (state["epoch"], state["step"]) == (1, 0)
 
 
 @pytest.mark.parametrize(
