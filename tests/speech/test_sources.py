@@ -602,6 +602,7 @@ NONSENSE = [{"subset_id": None}, {"subset_id": "1"}, {"group": "a/../b-train-1"}
 NONSENSE += [{"group": "latvia-train-1"}, {"country": "latvia"}, {"item": None}]
 # A line moved to test by hand, which keeps its subset of train.
 NONSENSE += [{"split": "test", "group": "estonia-test"}]
+NONSENSE += [{"subset_id": -1, "group": "estonia-train--1"}]
 
 
 @pytest.mark.parametrize("change", [*NONSENSE, {"split": "dev"}, {"split": "test"}])

@@ -109,6 +109,13 @@ def test_a_subset_of_train_is_closed_before_a_recording_would_overfill_it(tmp_pa
     assert [subsets[name][1] for name in "abcd"] == [1, 2, 2, 3]
 
 
+def test_a_recording_that_alone_overfills_a_subset_is_in_the_first_one(tmp_path):
+    assert placed(tmp_path, {"a": 2.0, "b": 0.1}, {}, {"train": 1.0}) == {
+        "a": ("train", 1),
+        "b": ("train", 2),
+    }
+
+
 def test_what_is_given_a_split_counts_for_what_is_drawn(tmp_path):
     hours = {str(number): 1.0 for number in range(10)}
     given = {"0": GivenSplit("test", None, ""), "1": GivenSplit("test", None, "")}
