@@ -383,14 +383,15 @@ def best_step(folder: Path) -> int:
 
 def test_the_best_checkpoint_is_of_the_lowest_score_also_of_runs_before(tmp_path, monkeypatch):
     settings = {"eval_steps": 2, "save_steps": 2, "eval_at_start": 1, "save_total_limit": 1}
-    scores = {0: -1.0, 2: math.nan, 4: 5.0, 6: 3.0, 8: 3.0, 10: 4.0, 12: 2.0}
+    scores = {0: -1.0, 2: math.nan, 4: 5.0, 6: 3.0, 8: 3.0, 10: 4.0, 12: math.nan, 14: 2.0}
     seen = score_as(monkeypatch, scores)
     # The untrained model is no candidate, nor is what is as good, or no number.
     for most, best, observed in (
         (4, 4, [-1, None, 5]),
         (8, 6, [-1, None, 5, 3, 3]),
         (10, 6, None),
-        (12, 12, None),
+        (12, 6, [-1, None, 5, 3, 3, 4, None]),
+        (14, 14, None),
     ):
         seen.clear()
         run(tmp_path, {**settings, "max_steps": most}, {})
