@@ -45,7 +45,7 @@ def check(guard, monkeypatch, tmp_path) -> Callable[[str, str], int]:
         ("repeated --ignore 'dp7=it is meant so'", 0, "it is meant so", 0),
         ("plain_list --only DP2", 0, "PASS            DP2", 0),
         ("unloadable", 2, "batch_size should be a positive integer", 1),
-        ("asleep --timeout 8", 3, "__getitem__", 1),
+        ("asleep --timeout 16", 3, "__getitem__", 1),
     ],
 )
 def test_exit_codes(check, capsys, given, code, text, fails):
