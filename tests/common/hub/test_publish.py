@@ -164,6 +164,10 @@ def test_another_ones_commit_in_between_is_seen_and_its_files_stay_but_for_data(
         publish(hub, files[number % 2 :])
     names = {entry.path for entry in hub.tree()}
     assert names == {".gitattributes", *beside, *wanted(files)}
+    # What comes between the two looks of a publication is the next one's.
+    head = hub.head
+    faults.plan("tree", commit_by_another(tmp_path / "hub", REPO, "data/late.txt"))
+    assert publish(hub, files)["commit"] == head
 
 
 LOST = {
