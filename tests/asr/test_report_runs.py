@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import re
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,13 @@ def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built
     clips = worst_clips(runs, BucketConfig.read(buckets))
     assert [clip.line["split"] for clip in clips] == ["test"] * 12
     assert [clip.rate for clip in clips] == sorted((clip.rate for clip in clips), reverse=True)
+    sound_of = {}
+    for path in buckets.parent.glob("t*.tar"):
+        with tarfile.open(path) as tar:
+            sound_of |= {Path(name).stem: tar.extractfile(name).read() for name in tar.getnames()}
+    assert [clip.audio for clip in clips] == [
+        data_uri(sound_of[clip.line["key"]]) for clip in clips
+    ]
 
     # Clips that are gone have no player, and the page is made all the same.
     for tar in buckets.parent.glob("t*.tar"):
@@ -180,7 +188,7 @@ def test_the_page_shows_in_what_runs_differ(runs):
         run.settings |= {"model": f"/{folder}/model", "seed": 1}
         run.metrics["seconds"], run.metrics["test"]["loss"] = 7200.0, 4 * cer
         for rates in (run.rates["test"]["overall"], run.rates["dev"]["overall"]):
-            rates |= {"cer": cer, "wer": 2 * cer, "seconds": 7200.0}
+            rates |= {"cer": cer, "wer": 2 * cer, "seconds": 7200.0, "recordings": 7}
     # The tiles are of the best on test, whatever dev says.
     first.rates["dev"]["overall"]["cer"] = 0.125
     del second.rates["test"]["by_duration"]["b_0_0.1"]
@@ -194,7 +202,7 @@ def test_the_page_shows_in_what_runs_differ(runs):
     assert shown.by_name("Runs side by side")["Training"] == ["2.0 h", "2.0 h"]
     rates = shown.by_name("test: error rates by duration", values=True)
     assert rates["All"][-4:] == [0.5, 1.0, 0.25, 0.5] and rates["b_0_0.1"][-2:] == ["–", "–"]
-    assert shown.by_name("test: error rates by duration")["All"][2] == "2.0 h"
+    assert shown.by_name("test: error rates by duration")["All"][:3] == ["12", "7", "2.0 h"]
     of_dev = shown.by_name("dev: error rates by duration", values=True)["b_0_0.1"]
     assert of_dev[0] > 0 and of_dev[3:5] == ["–", "–"]
     assert shown.texts["test: error rates by duration"][0][-2:] == ["second: CER", "second: WER"]

@@ -114,8 +114,15 @@ def test_the_language_is_that_of_the_longest_text_and_a_short_file_is_a_piece(
 ):
     said = [("fr", "hm"), ("de", "ein langer satz"), ("fr", "")]
     transcriber = Transcriber(model, max_seconds=4.0)
-    monkeypatch.setattr(transcriber.model, "recognise", lambda batch, _: said[: len(batch)])
+    heard = []
+
+    def noted(batch, _):
+        heard.append((batch["lengths"] / RATE).tolist())
+        return said[: len(batch)]
+
+    monkeypatch.setattr(transcriber.model, "recognise", noted)
     transcript = transcriber(write(tmp_path / "a.flac", speech((3, 1), (2, 1), (3, 0))))
+    assert heard == [pytest.approx([3.5, 3.5, 3], abs=0.03)]  # padding is no sound
     assert transcript.language == "de" and sorted(transcript.text) == sorted("hm ein langer satz")
     # But an end that is as short holds no word.
     assert len(transcriber(write(tmp_path / "c.flac", speech((4.05, 0)))).pieces) == 1

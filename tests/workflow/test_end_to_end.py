@@ -36,7 +36,7 @@ def test_nothing_is_pending_afterwards(ran: Workflow):
 
 def test_the_last_lines_say_what_was_made(ran: Workflow):
     lines = [line for line in ran.said.splitlines() if line.startswith("Millrace: ")]
-    assert re.fullmatch(r"Millrace: speech: recordings: \d+, countries: 5", lines[-8])
+    assert re.fullmatch(r"Millrace: speech: recordings: 37, countries: 5", lines[-8])
     shards = r"[\d.]+ hours, \d+ segments in shards, \d+ rejected \(\d+ \w+.*\)"
     assert re.fullmatch(rf"Millrace: speech: {shards}(; .* repeats .*)?", lines[-7])
     buckets = r"\d+ samples in buckets, no rows rejected; hours: train [\d.]+, .*"

@@ -20,7 +20,7 @@ def error(status: int) -> Exception:
     response = httpx2.Response(status, request=request)
     wrapped = RuntimeError("Error while uploading")
     wrapped.__cause__ = HfHubHTTPError(
-        "failed for url https://example.org/lfs?signature=secret", response=response
+        "failed for url https://example.org/lfs?signature=secret at last", response=response
     )
     return wrapped
 
@@ -29,6 +29,7 @@ def test_errors_are_told_without_signatures():
     assert "run the same command again" in str(repository.explanation(error(503), "me/x"))
     assert "write access" in str(repository.explanation(error(403), "me/x"))
     assert "secret" not in str(repository.explanation(error(403), "me/x"))
+    assert "/lfs at last" in str(repository.explanation(error(403), "me/x"))
 
 
 @pytest.mark.parametrize(

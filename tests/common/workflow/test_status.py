@@ -413,7 +413,11 @@ def test_rejects_of_a_corpus_are_said_by_their_number_and_two_of_its_repeats(fol
         assert line.count("italy/cut") == 2 and line.endswith(end)
 
 
-def test_buckets_are_pending_while_a_partition_of_speech_is_newer():
+@pytest.mark.parametrize("tars", [{}, {"tars": ["a"]}])
+def test_buckets_are_pending_while_a_partition_of_speech_or_of_tars_is_newer(tars):
+    write("results/asr/partitions/index/partitions.json", 900, {"partitions": tars, "files": {}})
+    newer = "results/asr/partitions/a.json" if tars else SOURCE
+    write(newer, 200)
     write("results/speech/index.parquet", 200)
     write("results/asr/buckets/bucket_config.json", 100)
 
@@ -422,7 +426,7 @@ def test_buckets_are_pending_while_a_partition_of_speech_is_newer():
         return jobs_of_asr["build_bucket_manifests"].state
 
     assert state() == "done"
-    write(SOURCE, 50)
+    write(newer, 50)
     assert state() == "pending"
 
 
