@@ -419,6 +419,10 @@ def disjoint(raw: Path) -> None:
     ("make", "words"),
     [
         (lambda raw: flat(raw, ["a", "b"]), "synset_labels.txt: 2 lines for 4 images"),
+        (
+            lambda raw: flat(raw, ["class 0", " ", *["class 0"] * 3]),
+            "synset_labels.txt: line 2 is blank. Line n is the class of the n-th name",
+        ),
         (lambda raw: flat(raw, []), "4 images that lie in no class. Bring synset_labels.txt"),
         (
             lambda raw: vacant(small_tree(raw)),

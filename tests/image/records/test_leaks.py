@@ -4,6 +4,7 @@ refused."""
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -166,14 +167,20 @@ def test_another_word_gives_the_bytes_of_a_conversion_of_its_own(raw):
     assert contents(train) == kept
 
 
-@pytest.mark.parametrize("are_there", [False, True])
-def test_a_file_whose_prints_are_missing_or_of_another_is_converted_again(raw, are_there):
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: None,
+        lambda path: path.write_text('{"dealt": "another plan", "prints": []}'),
+        os.mkfifo,
+    ],
+)
+def test_a_file_whose_prints_are_missing_or_of_another_or_a_pipe_is_converted_again(raw, make):
     train = converted(raw)
     before = contents(train.parent)
     for path in train.parent.rglob("*.prints.json"):
         path.unlink()
-        if are_there:
-            path.write_text('{"dealt": "another plan", "prints": []}')
+        make(path)
     converted(raw)
     assert contents(train.parent) == before
 

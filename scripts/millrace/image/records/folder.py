@@ -204,13 +204,16 @@ def _flat(root: Path, val: str, names: list[str]) -> dict[str, list[tuple[str, i
         raise MillraceError(f"{problem}, so the n-th name is ambiguous", str(root / val), remedy)
 
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
     except UnicodeDecodeError:
         raise MillraceError("is not UTF-8", str(path), "Save it as UTF-8") from None
-    labels = [line.strip() for line in lines if line.strip()]
+    labels = [line.strip() for line in lines]
+    remedy = "Line n is the class of the n-th name: mend it"
+    if "" in labels:
+        raise MillraceError(f"line {labels.index('') + 1} is blank", str(path), remedy)
     if len(labels) != len(images):
         words = f"{len(labels)} lines for {len(images)} images of {val}/"
-        raise MillraceError(words, str(path), "Line n is the class of the n-th name: mend it")
+        raise MillraceError(words, str(path), remedy)
 
     classes: dict[str, list] = {}
     for label, name in zip(labels, images, strict=True):

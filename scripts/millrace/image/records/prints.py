@@ -74,7 +74,9 @@ def of_split(conversion: Conversion) -> Iterator[Labelled]:
 
 def read(records: Path, dealt: str) -> list[Print] | None:
     """The prints of a record file; None if there are none of this plan."""
-    content = jsonl.read_or({}, file_of(records))
+    path = file_of(records)
+    # A pipe would be waited for.
+    content = jsonl.read_or({}, path) if path.is_file() else {}
     if content.get("dealt") != dealt:
         return None
     return [Print(*row) for row in content["prints"]]
