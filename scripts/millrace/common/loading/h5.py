@@ -7,6 +7,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 from typing import Any
 
 from millrace.common.errors import MillraceError
@@ -77,6 +78,15 @@ def refused_lock(path: str, error: OSError) -> MillraceError:
     return MillraceError(problem, path, f"A program may be writing to it. {_LOCK_REMEDY}")
 
 
+def regular_file(path: str | os.PathLike) -> os.stat_result:
+    """What the system says of a file. Raises OSError for what is none: a pipe would be waited
+    for."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("no regular file, but a folder, pipe or device")
+    return status
+
+
 def is_swmr(path: str | os.PathLike) -> bool:
     """Whether a writer has the HDF5 file open for readers beside it (SWMR): a flag in its
     superblock."""
@@ -92,8 +102,7 @@ def open_h5(path: str) -> Any:
     """Open an HDF5 file for reading, also beside a writer that allows readers."""
     import h5py
 
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
-        raise OSError("not a regular file")
+    regular_file(path)
     try:
         return h5py.File(path, "r", swmr=is_swmr(path))
     except OSError as error:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from millrace.common.errors import first_line
-from millrace.common.loading.h5 import UNREADABLE, open_h5, values_of
+from millrace.common.loading.h5 import UNREADABLE, open_h5, regular_file, values_of
 from millrace.music.features import h5_labels as labels
 from millrace.music.features.decisions import (
     check_owner,
@@ -23,7 +23,6 @@ from millrace.music.features.decisions import (
     time_axis,
 )
 from millrace.music.features.metadata import Record
-from millrace.music.features.roots import regular_file
 from millrace.music.features.track import BY_H5PY, CHUNKS, H5, RAW, Contract, Refused, Track
 
 _BLOCK = 1 << 22  # values read at once when a track is checked

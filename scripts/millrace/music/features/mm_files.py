@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from millrace.common.errors import first_line
+from millrace.common.loading.h5 import regular_file
 from millrace.music.features.decisions import (
     check_owner,
     checked_digest,
@@ -24,7 +25,6 @@ from millrace.music.features.decisions import (
     time_axis,
 )
 from millrace.music.features.metadata import Record
-from millrace.music.features.roots import regular_file
 from millrace.music.features.track import MM, RAW, Contract, Refused, Track
 
 _REMEDY = "put its shape into <id>.npy beside it"

@@ -3,10 +3,8 @@ machine, how files of splits may be called."""
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -95,16 +93,6 @@ class Root:
 def _is_h5(path: str) -> bool:
     """Whether a file is named like HDF5, and is none that macOS writes beside it."""
     return path.lower().endswith(H5_ENDINGS) and not os.path.basename(path).startswith("._")
-
-
-def regular_file(path: str | os.PathLike) -> os.stat_result:
-    """What the system says of a file. Raises OSError for what is none: a pipe would be read for
-    ever."""
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        words = "no regular file, but a folder, pipe or device"
-        raise OSError(errno.EINVAL, words)
-    return status
 
 
 def split_name(name: str) -> str:
