@@ -97,7 +97,7 @@ CHANGES = {
     "chunk of another size with its time": (
         lambda t: written_with_its_time(t.folder / "h5" / CHUNKS[2]),
         {"h5-chunk_00002.h5"},
-        "",
+        "1 chunk changed (chunk_00002.h5: touched or replaced), 0 new, 0 gone",
     ),
     "delete": (
         lambda t: t.write(t.rows[:-1]),
@@ -169,6 +169,7 @@ def test_tables_of_an_earlier_version_are_made_again(tmp_path, monkeypatch):
     later = sources._VERSION + 1
     changed = tree.changed(lambda: monkeypatch.setattr(sources, "_VERSION", later))
     assert changed == set(tree.sync().partitions["features"])
+    assert "4 chunks changed (chunk_00000.h5: its table is of an earlier" in tree.sync().changes
 
 
 def test_tables_with_other_columns_have_another_version():
@@ -213,6 +214,10 @@ def test_what_is_wrong_with_the_jsonl_is_said_and_handed_to_the_merge(tmp_path):
     assert tree.sync().notes == notes
     merge = json.loads((tree.partitions / "merge/all.json").read_text())
     assert [row["reason"] for row in merge["problems"]] == ["no_id", "wrong_pointer"]
+
+    tree.build()
+    tree.write([*tree.rows, {"artist": "?"}])
+    assert "problems of the JSONL: 2 -> 1)" in tree.sync().changes
     tree.write([{"artist": "?"}])
     assert "a.jsonl: no video ids" in tree.sync().notes[0]
 

@@ -163,7 +163,7 @@ def _compared(results: Path) -> dict[str, Items]:
     index = f"{results}/index/features.index"
     return {
         "": Items("file", _items, _kinds, [tables], shown=_shown, noun_of=_noun),
-        "merge": Items("list", lambda merge: merge["lists"], _kinds, [index]),
+        "merge": Items("list", _lists, _kinds, [index]),
     }
 
 
@@ -209,7 +209,15 @@ def _items(content: Mapping) -> dict[str, Any]:
     """The file, or the folder (with a slash at its end), and the records of a partition by name."""
     name = content["path"] if content["kind"] == "h5" else f"{content['path']}/"
     records = {row["id"]: {**row, "file": name} for row in content["records"]}
-    return records | {name: content["mtime_ns"]}
+    # The copies of 0.4.0 state no version, and no problems.
+    return records | {name: [content.get("version"), content["size"], content["mtime_ns"]]}
+
+
+def _lists(merge: Mapping) -> dict[str, str]:
+    """What the merge of all reads beside the partitions: how much of it, and a digest."""
+    problems = merge.get("problems", [])
+    state = f"{len(problems)}, {jsonl.digest(problems)}"
+    return {**merge["lists"], "problems of the JSONL": state}
 
 
 def _shown(name: str) -> str:
@@ -230,5 +238,7 @@ def _kinds(old: Any, new: Any) -> list[str]:
     if isinstance(old, str):
         before, _ = old.split(", ")
         now, _ = new.split(", ")
-        return [f"{before} -> {now}"]
+        return [f"{before} -> {now}"] if before != now else []
+    if old[1:] == new[1:]:
+        return ["its table is of an earlier version"]
     return ["touched or replaced"]
