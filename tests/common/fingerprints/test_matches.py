@@ -57,6 +57,13 @@ def test_each_piece_of_a_copy_is_found_with_its_offset(known, kind):
         assert 1.0 <= match.seconds <= 3.1 and match.errors <= 0.2
 
 
+def test_sound_has_the_same_words_in_parts(monkeypatch):
+    sound = noise(SECONDS, 3)
+    whole = words(sound, RATE)
+    monkeypatch.setattr(f"{words.__module__}._AT_ONCE", 100)
+    assert (words(sound, RATE) == whole).all()
+
+
 def test_a_piece_is_found_through_its_neighbours_though_it_shares_no_word(known):
     copy = noise(SECONDS, 3)
     searched = pieces({0: copy}, SEARCHED_STEPS)
