@@ -42,13 +42,16 @@ def write_tree(folder, splits=SPLITS, ids="abcdefgh", hops=()):
             name: [{"youtube_id": each} for each in versions] for name, versions in cliques.items()
         }
         (folder / f"{split}.json").write_text(json.dumps(content))
-    problem = {"line": 3, "reason": "broken_line", "problem": "cut off"}
+    problems = [
+        {"line": 3, "reason": "broken_line", "problem": "cut off"},
+        {"id": "x", "reason": "wrong_pointer", "problem": "no file"},
+    ]
     content = {
         "partitions": names,
         "roots": {"h5": "h5"},
         "splits": {name: f"{name}.json" for name in splits},
     }
-    content |= {"jsonl": "", "problems": [problem]}
+    content |= {"jsonl": "", "problems": problems}
     (folder / "merge.json").write_text(json.dumps(content))
 
 
@@ -88,15 +91,15 @@ def test_all_partitions_become_one_index_with_its_coverage_and_rejects(tree):
         "train: 1 cliques of at least 2 (33.3 %) and 3 versions (42.9 %)",
         "test: 0 cliques of at least 2 (0.0 %) and 0 versions (0.0 %)",
     ]
-    line, *rejects = rows(tree / "out/rejects.jsonl")
-    assert line["reason"] == "broken_line"
+    line, pointer, *rejects = rows(tree / "out/rejects.jsonl")
+    assert (line["reason"], pointer["id"]) == ("broken_line", "x")
     assert [(row["reason"], row["id"], row["file"], row["key"]) for row in rejects] == [
         ("duplicate_id", "a", "1.h5", "a/cqt"),
         ("other_hop", "f", "1.h5", "f/cqt"),
     ]
     missing = [[*row.values()] for row in rows(tree / "out/missing.jsonl")]
     assert missing == [
-        ["train", "x", "absent"],
+        ["train", "x", "wrong_pointer: no file"],
         ["train", "f", f"other_hop: {rejects[1]['problem']}"],
         ["train", "C-2"],
         ["train", "C-3"],

@@ -82,7 +82,7 @@ def _build_index(args: argparse.Namespace, contract: Contract) -> None:
         cli.log.warning("%s: %s: %s", args.jsonl, row["reason"], row["problem"])
 
     tracks = partitions.build_folders(folders, pointing, contract)
-    apply_records(tracks, metadata.records, contract)
+    apply_records(tracks, metadata, contract)
     splits = split_files(args.splits) if args.splits else {}
     if args.splits and not splits:
         remedy = "Name the files train.json, valid.json and test.json (or val, verify)"

@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> None:
     contract = settings.from_args(Contract, args)
     settings.check(contract, "features")
     places = Places(content["roots"], content["splits"])
-    apply_records(tracks, read_metadata(content["jsonl"]).records, contract)
+    apply_records(tracks, read_metadata(content["jsonl"]), contract)
     choices = Choices(args.prefer, args.on_leak)
     result = merge_all(args.output, tracks, places, contract, content["problems"], choices)
     atomic.write_json(args.coverage, result)

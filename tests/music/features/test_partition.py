@@ -18,7 +18,7 @@ from millrace.music.features import h5_files
 from millrace.music.features.decisions import PUBLISHED_HOP, checked_digest
 from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.merging import apply_records
-from millrace.music.features.metadata import Record
+from millrace.music.features.metadata import Metadata, Record
 from millrace.music.features.partition import build, hop_note, read_partition
 from millrace.music.features.reader import WindowReader
 from millrace.music.features.track import BY_H5PY, Contract, Track, read_tracks, write_tracks
@@ -88,7 +88,7 @@ def test_published_files_have_the_published_hop_unless_the_jsonl_states_theirs(t
     )
     record = Record(ID, hop=0.1)
     # The folder may have another name, to which no record leads.
-    apply_records([track], {ID: record}, PUBLISHED)
+    apply_records([track], Metadata("", {ID: record}), PUBLISHED)
     (pointed_to,) = scanned(tmp_path, mm=["ab"], contract=PUBLISHED, records={"ab": [record]})
     for each in (track, pointed_to):
         assert (each.refused, each.hop, each.hop_from) == ("", 0.1, "jsonl")
@@ -331,7 +331,8 @@ def test_records_without_a_pointer_give_their_hop_to_the_tracks_of_every_file(
 ):
     write_group(tmp_path, ID, cqt(1), stated)
     (track,) = tracks = scanned(tmp_path)
-    apply_records(tracks, {ID: Record(ID, hop=said), "x": Record("x", hop=0.5)}, Contract())
+    records = {ID: Record(ID, hop=said), "x": Record("x", hop=0.5)}
+    apply_records(tracks, Metadata("", records), Contract())
     assert (track.refused, (track.hop, track.hop_from)) == (refused, hop)
 
 
@@ -449,18 +450,25 @@ def test_keys_of_the_jsonl_say_whose_data_sets_are_and_are_checked(tmp_path):
     }
 
 
-def test_a_jsonl_whose_pointers_have_slipped_gives_none_the_features_of_another(tmp_path):
+@pytest.mark.parametrize("is_named_by", ["name", "attribute"])
+@pytest.mark.parametrize("files", [["a.h5"] * 3, ["a.h5", "b.h5", "c.h5"]])
+def test_a_jsonl_whose_pointers_have_slipped_gives_none_the_features_of_another(
+    tmp_path, files, is_named_by
+):
     first, second, third = ids = [f"ab_{number(seed)}" for seed in range(3)]
-    with h5_file(tmp_path) as h5:
-        for seed, name in enumerate(ids):
-            add_group(h5, name, cqt(seed), {"hop_s": 0.02})
-            write_mm(tmp_path, name, cqt(seed))
-    slipped = {first: second, second: third, third: first}
-    records = {
-        "a.h5": [Record(name, h5="a.h5", key=f"{other}/cqt") for name, other in slipped.items()],
-        "ab": [Record(name, mm=f"ab/{other}.mm") for name, other in slipped.items()],
-    }
+    slipped = {second: first, third: second, first: third}
+    records: dict[str, list[Record]] = {file: [] for file in (*files, "ab")}
+    for seed, (name, other) in enumerate(slipped.items()):
+        # The features of `name`, to which the line of `other` points.
+        write_mm(tmp_path, name, cqt(seed))
+        group = name if is_named_by == "name" else str(seed)
+        with h5py.File(tmp_path / files[seed], "a") as h5:
+            add_group(h5, group, cqt(seed), {"hop_s": 0.02, "youtube_id": name})
+        records[files[seed]].append(Record(other, h5=files[seed], key=f"{group}/cqt"))
+        records["ab"].append(Record(other, mm=f"ab/{name}.mm"))
+    by_id = {record.id: record for file in files for record in records[file]}
     tracks = scanned(tmp_path, mm=["ab"], records=records)
+    apply_records(tracks, Metadata("", by_id, {*ids}), Contract())
     assert [track.refused for track in tracks] == ["wrong_pointer"] * 6
     words = f"the JSONL points {first} to features of {second}: mend the JSONL"
     assert [track.problem for track in tracks if track.id == first] == [words] * 2

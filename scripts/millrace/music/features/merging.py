@@ -11,9 +11,9 @@ from millrace.common import atomic, jsonl
 from millrace.common.leaks import leakage
 from millrace.common.ledger import Ledger
 from millrace.music.features import splits as clique_splits
-from millrace.music.features.decisions import decide_hop
+from millrace.music.features.decisions import check_owner, decide_hop
 from millrace.music.features.index import FeatureIndex, merge
-from millrace.music.features.metadata import Record
+from millrace.music.features.metadata import Metadata
 from millrace.music.features.partition import hop_note, report
 from millrace.music.features.roots import SPLITS
 from millrace.music.features.track import FROM_FILE, Contract, Refused, Track
@@ -65,10 +65,11 @@ def merge_all(
         index = FeatureIndex(partial)
         said = report("merge_feature_index", "all", tracks)
         atomic.write_json(folder / "ledger.json", said["ledger"])
-        jsonl.write_lines(folder / "rejects.jsonl", [*problems, *said["refused"]])
+        rejects = [*problems, *said["refused"]]
+        jsonl.write_lines(folder / "rejects.jsonl", rejects)
 
         # The index knows which of the refused have other, usable features.
-        refused = {row["id"]: f"{row['reason']}: {row['problem']}" for row in said["refused"]}
+        refused = {row.get("id"): f"{row['reason']}: {row['problem']}" for row in rejects}
         parts = [clique_splits.coverage(split, index, refused) for split in kept]
         missing = [row for part in parts for row in part.lost]
         jsonl.write_lines(folder / "missing.jsonl", missing)
@@ -87,20 +88,21 @@ def merge_all(
         }
 
 
-def apply_records(
-    tracks: Iterable[Track], records: Mapping[str, Record], contract: Contract
-) -> None:
+def apply_records(tracks: Iterable[Track], metadata: Metadata, contract: Contract) -> None:
     """Give tracks the hop of their JSONL records, also where no record pointed to the file.
 
-    One that contradicts the file's is refused.
+    One that contradicts the file's is refused, as is a pointer to what is another recording's,
+    wherever that one's own record points.
     """
     for track in tracks:
-        record = records.get(track.id)
-        if track.refused or record is None or not record.hop:
+        record = metadata.records.get(track.id)
+        if track.refused or record is None:
             continue
         in_file = track.hop if track.hop_from == FROM_FILE else None
         try:
-            decide_hop(track, in_file, record, contract)
+            check_owner(track.id, track.owner, metadata.ids)
+            if record.hop:
+                decide_hop(track, in_file, record, contract)
         except Refused as refused:
             track.refuse(*refused.args)
 

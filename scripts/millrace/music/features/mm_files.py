@@ -18,7 +18,6 @@ import numpy as np
 from millrace.common.errors import first_line
 from millrace.common.loading.h5 import regular_file
 from millrace.music.features.decisions import (
-    check_owner,
     checked_digest,
     decide_hop,
     float_type,
@@ -49,11 +48,10 @@ def read_folder(
     for file in sorted(files | ids_of.keys()):
         ids = ids_of.get(file, [Path(file).stem])
         for number in ids:
-            track = Track(number, MM, file, is_pointed_to=file in ids_of)
+            track = Track(number, MM, file, owner=Path(file).stem, is_pointed_to=file in ids_of)
             try:
                 if len(ids) > 1:
                     raise Refused("shared_file", f"{len(ids)} mm_path of the JSONL lead to it")
-                check_owner(number, Path(file).stem, by_id)
                 _read(Path(root) / file, track, by_id.get(number, Record(number)), contract)
             except Refused as refused:
                 track.refuse(refused.reason, str(refused))

@@ -48,6 +48,8 @@ def build(partition: FeaturePartition, contract: Contract) -> Iterator[Track]:
     """Every track of the partition, refused ones too: also those whose id no split can have."""
     read = h5_files.read_file if partition.kind == H5 else mm_files.read_folder
     for track in read(partition.root, partition.path, partition.records, contract):
+        if not _is_id(track.owner):
+            track.owner = ""
         if not _is_id(track.id) or not (track.id or track.refused):
             track.refuse("bad_id", f"{len(track.id)} characters, which are no id")
             for field in ("id", "file", "key", "problem"):

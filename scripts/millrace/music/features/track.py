@@ -64,6 +64,7 @@ class Refused(Unusable):
 class Track:
     """Features of the recording `id` in `file` (relative to its root), or why they are refused.
 
+    `owner` is whose they are by attributes or names, "" in an array of many tracks.
     `time_axis` is 0 for stored (T, C) and 1 for (C, T); `offset` is the byte of the first value,
     `pitch` the values from one row to the next; `first` is the first frame in a shared array. In
     `chunks` `addresses` is the grid of chunks that holds the track, row by row, `pitch` its
@@ -76,6 +77,7 @@ class Track:
     source: str
     file: str
     key: str = ""
+    owner: str = ""
     storage: str = ""
     dtype: str = ""
     time_axis: int = 0
