@@ -110,14 +110,16 @@ def test_the_buckets_in_order_with_a_model_that_predicts_their_peaks(tmp_path):
     assert 0 < found["memory_model"]["worst_under"] <= 0.02
 
 
-@pytest.mark.parametrize("empty", ["b_30_inf", "b_7_10"])
+@pytest.mark.parametrize(
+    ("empty", "longer"), [("b_30_inf", "b_20_30"), ("b_7_10", "b_20_30"), ("b_0_3", "b_7_10")]
+)
 def test_a_bucket_without_rows_has_the_size_of_the_next_longer_samples_or_of_the_longest(
-    tmp_path, monkeypatch, empty
+    tmp_path, monkeypatch, empty, longer
 ):
     """So that a later sample in it is no surprise."""
     monkeypatch.setitem(BUCKETS, empty, None)
     found = merged(tmp_path, **{empty: {"bucket": empty, "empty": True}})["buckets"]
-    assert found[empty]["batch_size"] == found["b_20_30"]["batch_size"]
+    assert found[empty]["batch_size"] == found[longer]["batch_size"]
     assert found[empty]["empty"] is True
 
 

@@ -4,6 +4,7 @@ measured."""
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,8 @@ def test_each_line_of_the_comparison_is_its_own_figure(tmp_path: Path) -> None:
     assert figures["waiting"] == pytest.approx(0.02) and figures["padding_flops"] is None
     ratios = {measure.key: comparison.ratio(measure) for measure in MEASURES}
     assert (ratios["gpu"], ratios["padding_flops"]) == (0.0, None)
+    idle = replace(comparison, baseline=comparison.bench)
+    assert idle.ratio(next(measure for measure in MEASURES if measure.key == "gpu")) is None
 
 
 @pytest.mark.parametrize(
