@@ -93,9 +93,12 @@ def test_runs_of_other_conditions_are_not_compared(tmp_path: Path, name: str) ->
     assert judged.figure.endswith(f"{name} is baseline one in baseline, bench one in bench")
 
 
-def test_losses_below_zero_are_compared(tmp_path: Path) -> None:
-    same = {"loss": (-1.0, -1.0)}
-    assert _judged(_comparison(tmp_path, bench=same, baseline=same), "Loss").status == PASS
+@pytest.mark.parametrize(("ours", "theirs"), [(-1.0, -1.0), (2.09, 2.0)])
+def test_losses_up_to_5_percent_above_pass_also_below_zero(
+    tmp_path: Path, ours: float, theirs: float
+) -> None:
+    losses = {"bench": {"loss": (ours, ours)}, "baseline": {"loss": (theirs, theirs)}}
+    assert _judged(_comparison(tmp_path, **losses), "Loss").status == PASS
 
 
 def test_samples_left_out_are_those_of_all_ranks_and_runs(tmp_path: Path) -> None:
