@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -83,9 +85,23 @@ def test_a_wait_names_the_side_and_its_command_and_ends_after_the_limit(
 
 
 def test_a_side_that_is_slow_is_waited_for_as_long_as_it_counts(tmp_path):
+    class FullAtFirst(sentry.Producer):
+        def write(self, name, value):
+            if isinstance(value, Beat) and value.count == 2:
+                raise OSError(errno.ENOSPC, "no space left")
+            super().write(name, value)
+
     began = time.monotonic()
-    with sentry.Producer(tmp_path, QUICK), sentry.Trainer(tmp_path, QUICK) as side:
+    with FullAtFirst(tmp_path, QUICK), sentry.Trainer(tmp_path, QUICK) as side:
         side.wait(lambda: time.monotonic() > began + 1.5 or None, "the end")
+
+
+def test_a_side_that_ends_while_it_is_looked_at_is_not_at_work(tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        with sentry.Trainer(tmp_path, Times(beat=60)):
+            counts = pool.submit(sentry.Pointers(tmp_path).is_counting, "trainer", 3.0)
+            time.sleep(0.1)
+        assert not counts.result()
 
 
 def test_a_second_side_is_refused_and_a_killed_one_is_followed(tmp_path, monkeypatch):

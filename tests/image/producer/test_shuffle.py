@@ -18,7 +18,7 @@ from millrace.image.records.record_set import RecordSet
 from tests.files import contents
 from tests.image.record_sets import images_of, write_records, write_set
 
-LENGTHS = [9, 9, 8, 8, 8, 8, 8]
+LENGTHS = [8, 9, 8, 8, 9, 8, 8]
 
 
 def nothing(text: str) -> None:

@@ -135,6 +135,8 @@ def test_windows_start_at_whole_frames_and_the_last_shingle_is_filled_by_repetit
     repeated = reader.read(0, frames, hop, 0, long).swapaxes(0, 1).reshape(84, -1)
     have = averaged.shape[1]
     np.testing.assert_allclose(repeated[:, have : have + 50], averaged[:, :50], rtol=1e-6)
+    filled = reader.read(0, frames, hop, 0, Geometry(300, 40, 50))[-1]
+    np.testing.assert_allclose(filled, averaged[:, :40], rtol=1e-6)
     # The published lengths: 150 s, shingles of 20 s every 20 and every 10 s.
     assert [
         len(reader.read(0, frames, hop, 0, Geometry(1500, 200, step))) for step in (200, 100)
@@ -181,6 +183,8 @@ def test_a_track_that_cannot_be_read_is_replaced_within_its_clique_and_counted(t
         bad.sample_id for bad in batch.bad
     } == {0}
     assert sum("replaced by another of its clique" in line for line in caplog.messages) == 1
+    # In whatever place the lost one is drawn, the others of its clique stay.
+    assert all(one(data, [1], epoch).cc.tolist() == [0] * 3 for epoch in range(4))
     data.plan = plan_anchors(data.cliques, Blocks(3, 43), 0, 1)
     with pytest.raises(MillraceError, match="more than max_bad_fraction"):
         list(BatchLoader(data, max_bad_fraction=0.01))
