@@ -41,6 +41,6 @@ def with_grad_acc(
             raise MillraceError(problem, calibration, remedy)
         micro_batches += count / entries[name]["batch_size"]
         updates += count / entries[name]["batch_size"] / number
-    taken = max(round(micro_batches / updates), 1)
+    taken = round(micro_batches / updates)
     log.info("%s: grad_acc %d for all buckets makes about as many updates", calibration, taken)
     return replace(settings, grad_acc=taken)
