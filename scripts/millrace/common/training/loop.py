@@ -110,7 +110,7 @@ class _Loop:
             while not self.finished:
                 self._epoch()
         model = self.updates.model
-        digest = weights_digest(self.updates.model)
+        digest = weights_digest(model)
         if len(set(self.exchange.gathered(digest))) > 1:
             remedy = "Does the model change weights by itself, or leave parameters out of a step?"
             raise MillraceError(
@@ -338,7 +338,7 @@ class _Loop:
 
     def _observe(self, metrics: dict[str, float]) -> None:
         self.ended_early = self.task.observe(metrics)
-        if self.ended_early and self.ranks.is_main:
+        if self.ended_early:
             log.info("%s: the run ends here", self.ended_early)
 
     def _save(self) -> None:
@@ -415,9 +415,8 @@ class _Loop:
         for _, metrics in sorted(self.evaluations.items()):
             self._observe(metrics)
         self.saved_step = checkpoint.step
-        if self.ranks.is_main:
-            at = self.position
-            log.info("resuming from %s (epoch %d, step %d)", checkpoint.folder, at.epoch, at.step)
+        at = self.position
+        log.info("resuming from %s (epoch %d, step %d)", checkpoint.folder, at.epoch, at.step)
 
     def _take_up_of_rank(self, per_rank: list[dict[str, Any]]) -> None:
         """Go on with what each rank saved; if their number was another, the first takes it all, and
