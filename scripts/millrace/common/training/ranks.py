@@ -140,9 +140,7 @@ class Exchange:
 
     def wait(self, seconds: float) -> None:
         """Until all ranks have come here; RuntimeError where one has not after so many seconds."""
-        if self.world_size > 1:
-            timeout = timedelta(seconds=seconds)
-            self._dist.monitored_barrier(group=self._group, timeout=timeout)
+        self._dist.monitored_barrier(group=self._group, timeout=timedelta(seconds=seconds))
 
 
 def packed(value: Any) -> Any:
