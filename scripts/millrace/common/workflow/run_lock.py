@@ -110,9 +110,7 @@ def holder(unlock: str) -> str:
 
 def _notes() -> tuple[list[Path], list[Path]]:
     """The notes of dead runs, and all others."""
-    notes = []
-    if NOTES.is_dir():
-        notes = sorted(NOTES.glob("*-*@*"))
+    notes = sorted(NOTES.glob("*-*@*"))
     dead = [note for note in notes if is_dead(note.name)]
     return dead, [note for note in notes if note not in dead]
 
