@@ -32,7 +32,7 @@ def truncate(path: Path, step: int) -> None:
         for raw in handle:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 number = orjson.loads(raw)["step"]
-                if raw.endswith(b"\n") and isinstance(number, int) and number <= step:
+                if raw.endswith(b"\n") and number <= step:
                     lines.append(raw)
     atomic.write_if_changed(path, b"".join(lines))
 
