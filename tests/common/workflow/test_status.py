@@ -130,7 +130,7 @@ def test_a_log_says_how_far_a_job_is_or_why_it_failed(run, log, words):
     assert jobs(run)["create_shards"].last_words() == words
 
 
-HEAD = "SNAKEMAKE\n\nJob stats:\njob    count\n\n"
+HEAD = "SNAKEMAKE\n\nJob stats:\njob    count\ntotal      2\n\n"
 DONE, HALF, END = (
     "2 of 2 steps (100%) done\n",
     "1 of 2 steps (50%) done\n",
@@ -142,6 +142,7 @@ DONE, HALF, END = (
     ("text", "note", "state"),
     [
         (HEAD + DONE + END, "", "succeeded"),
+        (HEAD + DONE + END, "1-0@elsewhere", "succeeded"),  # the lock is of the next one
         (HEAD + HALF + END, "", "failed"),
         (HEAD + END, "", "failed"),  # its first job failed
         (HEAD + HALF, "", "killed"),  # and unlocked since
@@ -157,7 +158,9 @@ def test_the_last_run_went_as_its_log_and_lock_say(text, note, state):
         write(f".snakemake/millrace.runs/{note.format(host=os.uname().nodename)}", 0)
     run = status.last_run()
     assert run.state == state
-    assert not state or run.started == time.mktime((2026, 11, 21, 23, 59, 1, 0, 0, -1))
+    if run.log is not None:
+        assert run.started == time.mktime((2026, 11, 21, 23, 59, 1, 0, 0, -1))
+        assert run.log.total == 2
 
 
 def test_a_run_goes_on_while_it_lives_also_if_another_one_has_removed_its_lock():

@@ -275,11 +275,12 @@ def last_log() -> RunLog | None:
     logs = sorted(Path(_FOLDER, "log").glob("*.snakemake.log"), reverse=True)
     for path in logs[:_LOGS_LOOKED_AT]:
         text = path.read_text(errors="replace")
-        if "\nJob stats:\n" not in text:
+        total = re.search(r"^total +(\d+)$", text, re.M)  # the end of the table of jobs
+        if total is None:
             continue
-        counts = re.findall(r"^(\d+) of (\d+) steps", text, re.M)
-        done, total = map(int, counts[-1]) if counts else (0, 0)
+        done = re.findall(r"^(\d+) of \d+ steps", text, re.M) or [0]
         started = datetime.strptime(path.name[:17], "%Y-%m-%dT%H%M%S").timestamp()
         has_ended = "\nElapsed time: " in text
-        return RunLog(str(path), started, path.stat().st_mtime, done, total, has_ended)
+        written = path.stat().st_mtime
+        return RunLog(str(path), started, written, int(done[-1]), int(total[1]), has_ended)
     return None

@@ -70,12 +70,12 @@ def last_run() -> Run:
     log = snakemake_state.last_log()
     if log is None:
         return Run()
-    if snakemake_state.is_locked():
+    if log.has_ended:  # whoever holds the lock
+        state = "succeeded" if log.done == log.total else "failed"
+    elif snakemake_state.is_locked():
         state = "killed" if run_lock.stale() else "going on"
-    elif not log.has_ended:
-        state = "going on" if run_lock.beside() else "killed"
     else:
-        state = "succeeded" if 0 < log.done == log.total else "failed"
+        state = "going on" if run_lock.beside() else "killed"
     return Run(state, log.started, log)
 
 
