@@ -152,6 +152,19 @@ def test_a_missing_source_ends_the_targets_that_need_it_in_one_line():
     assert missing.partitions == {"g": ["a"]}
 
 
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("speech_fetch_corpus", ""),
+        ("speech", "Millrace: speech: no corpus: do this\n"),
+    ],
+)
+def test_a_demo_that_is_fetched_is_not_missed(capsys, target, said):
+    some = lanes_of(asked=Call(frozenset({target})))
+    sources_of(some, failing(SourcesMissing("no corpus", pristine=True)))
+    assert capsys.readouterr().err == said
+
+
 def test_a_lane_that_is_off_and_was_never_built_has_nothing_to_give():
     with pytest.raises(
         SystemExit, match=r"speech: it is not among `lanes`, and nothing of it was built: do this"

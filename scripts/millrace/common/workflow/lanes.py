@@ -197,7 +197,8 @@ class Lanes:
             text = f"{lane}: {missing.text}"
             if missing.pristine:
                 text += f": {remedy}"
-                self._say(text)
+                if self._asked_stage(lane, {}) is not None:  # and not only that it is fetched
+                    self._say(text)
             sources.missing = SourcesMissing(f"Millrace: {text}", missing.pristine)
         self._sources[lane] = sources
         self._choices[lane] = _flat(self.config[lane], module.QUIET_KEYS)
