@@ -298,8 +298,8 @@ class Lanes:
         )
         noted = self._asked.command("--cores 1 --touch --forceall")
         remedy = (
-            "Bring .snakemake back. Or set the keys back, build what else is pending, type"
-            f" `{noted}`, which notes it again, and change the keys then."
+            "Bring .snakemake back. Or set the keys back (in --config too), build what else is"
+            f" pending, type `{noted}`, which notes it again, and change the keys then."
             f" Or make all anew: `{self._asked.command('--cores all --forceall')}`"
         )
         if self._is_run:
