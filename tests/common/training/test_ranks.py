@@ -27,7 +27,7 @@ from millrace.common.processes import TRAINING_ENVIRONMENT as ENVIRONMENT
 from millrace.common.processes import stay_on_loopback
 from millrace.common.stopping import Requeue, StopSignals, requeue_slurm_job
 from millrace.common.training import launch, seeding
-from millrace.common.training.ranks import Exchange, Ranks, listen, packed, unpacked
+from millrace.common.training.ranks import Exchange, Ranks, job_port, listen, packed, unpacked
 from tests import forks
 from tests.common.training import tiny_task
 from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps, values
@@ -258,6 +258,12 @@ def test_a_port_that_is_taken_is_named():
             listen("localhost", port)
 
 
+def test_each_job_and_step_meets_at_a_port_of_its_own():
+    assert {job_port(job, step) for job in range(2000) for step in range(8)} == {
+        *range(12000, 28000)
+    }
+
+
 def test_an_interface_that_the_user_has_set_stays(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
@@ -327,6 +333,7 @@ def test_a_rank_that_starts_ends_with_its_launcher():
         ("SLURM_NTASKS=8 SLURM_PROCID=3 WORLD_SIZE=8", Ranks()),
         ("RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", Ranks(5, 8, 1, 4)),
         ("RANK=1 WORLD_SIZE=2", None),
+        ("LOCAL_RANK=1 WORLD_SIZE=2", None),
         ("RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1", None),
         ("RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", None),
         ("RANK=0 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=1", None),

@@ -2,9 +2,11 @@
 
 import errno
 import fcntl
+import multiprocessing
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -76,6 +78,15 @@ def test_two_processes_never_train_in_one_folder(tmp_path):
         with run_folder.held(tmp_path / "run"):
             assert run_folder.claim(tmp_path / "run", {"lr": 1})
             assert names(tmp_path / "run") == {".lock", "run.json"}
+
+
+def test_a_worker_that_lives_longer_keeps_nobody_out(tmp_path):
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    with run_folder.held(tmp_path):
+        worker.start()
+    with run_folder.held(tmp_path, 0):
+        worker.kill()
+    worker.join()
 
 
 def test_without_locks_of_the_file_system_nobody_is_kept_out(tmp_path, monkeypatch):
