@@ -66,6 +66,11 @@ class TinyBatch:
     y: torch.Tensor
     mask: torch.Tensor
 
+    def to(self, device: torch.device, non_blocking: bool = False) -> TinyBatch:
+        parts = (self.x, self.y, self.mask)
+        moved = (part.to(device, non_blocking=non_blocking) for part in parts)
+        return TinyBatch(self.ids, *moved)
+
 
 class TinyDataset(Dataset):
     """Whole batches by (epoch, ids); a sample's sequence derives from its id, its noise from epoch

@@ -236,11 +236,7 @@ class _Loop:
         ids = np.asarray(self.task.batch_ids(batch))
         self.window.clock.lap("data_wait")
         if self.device.type != "cpu" and len(ids):
-            move = getattr(batch, "to", None)
-            if move:
-                batch = move(self.device, non_blocking=True)
-            else:
-                batch = self.fabric.to_device(batch)
+            batch = batch.to(self.device, non_blocking=True)
         self.window.clock.lap("copy")
         return MicroBatch(batch, ids)
 

@@ -46,7 +46,7 @@ class Task:
     ) -> Iterable[Any]:
         """The batches of a rank from `start_step` on: exactly `steps_per_epoch(...) - start_step`.
 
-        A batch may be empty. Moved by its `to(device, non_blocking=True)` where it has one.
+        A batch may be empty. `to(device, non_blocking=True)` moves it to a GPU.
         """
         raise NotImplementedError
 
