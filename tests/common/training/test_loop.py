@@ -23,7 +23,7 @@ from millrace.common import jsonl, stopping
 from millrace.common import settings as common_settings
 from millrace.common.errors import MillraceError
 from millrace.common.stopping import REQUEUE_EXIT_CODE
-from millrace.common.training import loop, run_log, seeding
+from millrace.common.training import devices, loop, run_log, seeding
 from millrace.common.training.meters import Window
 from millrace.common.training.position import Position
 from millrace.common.training.ranks import Exchange, Ranks
@@ -224,7 +224,7 @@ def test_empty_batches_and_batches_without_weight_change_nothing(tmp_path, caplo
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_path):
-    with pytest.raises(MillraceError, match=r"not finite .* by step 4"):
+    with pytest.raises(MillraceError, match=r"not finite .after step 3, by step 4"):
         run(tmp_path, {"save_steps": 3, "log_steps": 9}, {"fault": "nan", "at_step": 4})
     assert saved_steps(tmp_path) == [3]
     with pytest.raises(MillraceError, match=r"after step 3, by step 4"):
@@ -422,6 +422,21 @@ def test_an_evaluation_that_is_made_up_for_saves_no_step_again(tmp_path, monkeyp
     assert best_step(tmp_path) == 2 and saved.stat().st_ino == before
 
 
+def test_lines_are_on_disk_before_a_checkpoint_and_ranks_wait_for_it(tmp_path, monkeypatch):
+    calls = []
+
+    def gathered(_: Exchange, value: object) -> list[object]:
+        calls.append("tell")
+        return [value]
+
+    monkeypatch.setattr(Exchange, "gathered", gathered)
+    monkeypatch.setattr(run_log.RunLog, "sync", lambda _: calls.append("sync"))
+    monkeypatch.setattr(loop.Checkpoints, "save", lambda *_: calls.append("save"))
+    run(tmp_path, {"max_steps": 1}, {})
+    # Then the evaluation of the first rank, its line, and whether all weights are equal.
+    assert " ".join(calls).endswith("sync tell save tell tell sync tell")
+
+
 def test_a_task_that_ends_the_run_ends_it_for_good(tmp_path, monkeypatch):
     score_as(monkeypatch, {2: 1.0, 4: 9.0, 6: 1.0})
     for _ in range(2):
@@ -495,9 +510,9 @@ def test_a_run_with_another_setting_of_the_rate_begins_a_schedule_of_its_own(nam
 
 def test_the_rate_ends_with_the_last_step_also_of_accumulated_batches(tmp_path):
     linear = {"lr_scheduler_type": "linear", "warmup_ratio": 0.0}
-    run(tmp_path, {**linear, "epochs": 2, "grad_acc": 2}, {})  # 13 batches an epoch are 7 steps
+    run(tmp_path, {**linear, "epochs": 3, "grad_acc": 2}, {})  # 13 batches an epoch are 7 steps
     rates = values(tmp_path, "lr")
-    assert rates == pytest.approx([0.01 * (1 - step / 14) for step in range(14)])
+    assert rates == pytest.approx([0.01 * (1 - step / 21) for step in range(21)])
 
 
 def test_epochs_after_one_that_other_ranks_began_count_whole_for_the_rate():
@@ -590,6 +605,19 @@ def test_ranks_that_do_not_do_the_same_are_found_out(tmp_path, monkeypatch, kind
     monkeypatch.setattr(loop, "Exchange", BesideAnother)
     with pytest.raises(MillraceError, match=message):
         run(tmp_path, {"save_steps": 0, "log_steps": 100, "max_steps": 1}, {})
+
+
+def test_another_rank_than_the_first_says_and_saves_nothing(tmp_path, monkeypatch):
+    levels = []
+    launch = devices.launch
+    monkeypatch.setattr(Ranks, "from_environment", lambda: Ranks(1, 2, 1, 2))
+    monkeypatch.setattr(devices, "launch", lambda _, settings: launch(Ranks(), settings))
+    monkeypatch.setattr(loop, "Exchange", lambda *_: Exchange(1))
+    monkeypatch.setattr(loop.log, "setLevel", levels.append)
+    score_as(monkeypatch, {1: 1.0})
+    run(tmp_path, {"max_steps": 1}, {})
+    assert levels == [logging.WARNING]
+    assert not (tmp_path / "checkpoints").exists() and not (tmp_path / "metrics.jsonl").exists()
 
 
 def test_all_ranks_go_on_with_the_evaluation_of_the_first(tmp_path, monkeypatch):

@@ -344,8 +344,8 @@ class _Loop:
         self.updates.check_finite(step)
         mine = {"rng": seeding.rng_state(), "window": self.window.state_dict()}
         mine["task"] = self.task.rank_state()
+        self.log.sync()  # on all ranks, before the first knows their states
         per_rank = self.exchange.gathered(mine)
-        self.log.sync()
         if self.ranks.is_main:
             state = {
                 **self.updates.state_dict(),
