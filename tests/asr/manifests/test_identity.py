@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.asr.bucket_corpus import (
     build_train,
     content,
@@ -35,3 +37,18 @@ def test_a_path_may_be_spelled_in_several_ways_but_not_in_other_characters(tmp_p
     assert details["z/\u732b.wav"] is details[composed] is None
     good = {row["transcript"]: content(row).decode() for row in train_rows(tmp_path / "out")}
     assert all(f":{member}:" in good[member] for member in pairs)
+
+
+def test_a_tar_elsewhere_is_another_one_though_its_path_ends_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "data"
+    monkeypatch.chdir(tmp_path)
+    paths = [Path("a/x.tar"), elsewhere / "a/x.tar", elsewhere / "b/x.tar"]
+    rows = [row_of(write_tar(path, ["0.wav"]), "0.wav", transcript=str(path)) for path in paths]
+    ledger = build_train(tmp_path / "out", index_of(paths, tmp_path / "i.parquet"), rows)
+    assert ledger.rejected == {}
+    good = train_rows(tmp_path / "out")
+    assert sorted(row["tar_path"] for row in good) == sorted(map(str, paths))
+    assert all(row["transcript"] == row["tar_path"] for row in good)
+    assert len({row["sample_id"] for row in good}) == 3

@@ -60,7 +60,7 @@ def leads_out(tar: str) -> bool:
 
 def portable_names(tars: list[str]) -> list[str]:
     """Tar paths relative to the folder they share: moving that folder changes no identity. What
-    lies below the working folder stays as it is."""
+    lies below the working folder stays as it is. All do where two would get one name."""
     places = {path: os.path.abspath(path) for path in tars if leads_out(path)}
     if not places:
         return tars
@@ -71,7 +71,9 @@ def portable_names(tars: list[str]) -> list[str]:
             names.append(places[path].removeprefix(shared).lstrip("/"))
         else:
             names.append(path)
-    return names
+    # a/x.tar, and /data/a/x.tar of the shared folder /data: no identity may be that of two.
+    has_twins = len(set(names)) < len(names)
+    return tars if has_twins else names
 
 
 def sample_ids(tar_hashes: np.ndarray, members: pa.Array | pa.ChunkedArray) -> np.ndarray:
