@@ -25,7 +25,7 @@ from millrace.asr.planning.planner import plan_epoch
 from millrace.common.errors import MillraceError
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.plan import BatchRequest
-from tests.asr.audio_tars import ListedPlan, corpus
+from tests.asr.audio_tars import ListedPlan, corpus, encoded
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -62,6 +62,14 @@ def test_a_batch_is_what_soundfile_reads_from_the_tars(tmp_path):
             )
     with pytest.raises(IndexError):
         dataset[len(dataset)]
+
+
+def test_a_clip_louder_than_full_scale_ends_no_pass_where_it_comes_first(tmp_path):
+    loud = encoded(np.linspace(-20, 20, 1000, dtype=np.float32), "WAV", "FLOAT")
+    loader = BatchLoader(dataset_of(corpus(tmp_path, replace={"t0_0.wav": loud})))
+    batches = list(loader)
+    assert sum(map(len, batches)) == 24
+    assert batches[0].audio.max() == 20
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,11 @@ from millrace.asr.loading.row_table import RowTable
 from millrace.common.errors import MillraceError
 from millrace.common.loading.arguments import function
 from millrace.common.loading.bad_samples import BadSample
-from millrace.common.loading.decode import SAMPLING_RATE
+from millrace.common.loading.decode import LOUDEST, SAMPLING_RATE
 from millrace.common.loading.plan import BatchRequest, Plan
 from millrace.common.loading.slots import REMEDY, BatchSlots, shortage
 
 log = logging.getLogger("millrace")
-_LOUDEST = 8.0  # lossy decoders go beyond 1; integers that were not scaled are far above
 _LOGGED = 20  # bad samples that one worker logs; all are counted
 
 
@@ -77,7 +76,7 @@ class BucketedDataset(Dataset):
         high = 0.0
         if self.decode is None and audio.numel():
             low, high = (float(value) for value in audio.aminmax())
-        if audio.dtype != torch.float32 or not max(-low, high) <= _LOUDEST:
+        if audio.dtype != torch.float32 or not max(-low, high) <= LOUDEST:
             problem = f"sound is {audio.dtype} from {low:g} to {high:g}, not float32 from -1 to 1"
             raise MillraceError(
                 problem, f"step {batch.step}", "Divide integers of 16 bits by 32768, once"
