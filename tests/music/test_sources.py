@@ -174,7 +174,7 @@ def test_tables_of_an_earlier_version_are_made_again(tmp_path, monkeypatch):
 
 def test_tables_with_other_columns_have_another_version():
     columns = [field.name for field in fields(Track)]
-    assert (sources._VERSION, jsonl.digest(columns)) == (7, "d26f3dcb64ceef1deb76e916ffbba88d")
+    assert (sources._VERSION, jsonl.digest(columns)) == (8, "d26f3dcb64ceef1deb76e916ffbba88d")
 
 
 @pytest.mark.parametrize("pointer", [{}, {"h5_chunk": CHUNKS[0]}])

@@ -31,7 +31,7 @@ from millrace.music.features.roots import H5_ENDINGS, Root, split_files
 QUIET_KEYS = {"jsonl", "splits"}
 REMEDY = "run `snakemake music_fetch_demo` for the demo, or set music.h5_root or music.mm_root"
 # Of the partition files. They hold it, so that the tables of an earlier one are made again.
-_VERSION = 7
+_VERSION = 8
 DEMO = Path("resources/music/demo")
 _RECORD = ("id", "key", "mm", "hop", "shape")  # of a record, in a partition file
 _EXPECTED = {

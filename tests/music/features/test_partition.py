@@ -474,6 +474,17 @@ def test_a_jsonl_whose_pointers_have_slipped_gives_none_the_features_of_another(
     assert [track.problem for track in tracks if track.id == first] == [words] * 2
 
 
+def test_an_attribute_that_names_another_recording_is_believed_also_if_ids_are_numbers(tmp_path):
+    with h5_file(tmp_path) as h5:
+        for place, stated in enumerate(("1", "3", "2")):
+            add_group(h5, str(place), cqt(place), {"youtube_id": stated})
+    records = [Record(str(place + 1), h5="a.h5", key=f"{place}/cqt") for place in range(3)]
+    tracks = scanned(tmp_path, records={"a.h5": records})
+    apply_records(tracks, Metadata("", {r.id: r for r in records}, {"1", "2", "3"}), Contract())
+    refused = {track.id: track.refused for track in tracks}
+    assert refused == {"1": "", "2": "wrong_pointer", "3": "wrong_pointer"}
+
+
 def test_what_is_not_named_after_the_recording_that_it_is_of_may_be_read(tmp_path):
     with h5_file(tmp_path) as h5:
         # Ids that are numbers, and their features by place.

@@ -52,13 +52,18 @@ def float_type(size: int, shape: Sequence[int], origin: str) -> str:
     raise Refused("wrong_shape", words)
 
 
-def check_owner(number: str, owner: str, listed: Container[str]) -> None:
-    """Raise Refused if the JSONL points a recording to what is named after another that it lists.
+def owner_by_name(name: str) -> str:
+    """Whose features of this name are; "" for a number, which may be a place in the file, though
+    ids are numbers too."""
+    return "" if name.isdecimal() else name
 
-    If its lines have slipped, each recording would get the features of its neighbour. A number may
-    be a place in the file, though ids are numbers too.
+
+def check_owner(number: str, owner: str, listed: Container[str]) -> None:
+    """Raise Refused if the JSONL points a recording to what is another's that it lists.
+
+    If its lines have slipped, each recording would get the features of its neighbour.
     """
-    if owner != number and owner in listed and not owner.isdecimal():
+    if owner != number and owner in listed:
         words = f"the JSONL points {number} to features of {owner}: mend the JSONL"
         raise Refused("wrong_pointer", words)
 

@@ -19,6 +19,7 @@ from millrace.music.features import h5_labels as labels
 from millrace.music.features.decisions import (
     checked_digest,
     decide_hop,
+    owner_by_name,
     time_axis,
 )
 from millrace.music.features.metadata import Record
@@ -80,7 +81,11 @@ class _DataSet:
         self.has_usual_name = self.own_name in labels.USUAL
         self.attributes = labels.attributes(values)
         of_group = about(values.parent.name)
-        self.owner = labels.owner(self.name, self.attributes, of_group)
+        stated = labels.stated_owner(self.attributes, of_group)
+        named = labels.named_owner(self.name)
+        self.owner = named if stated is None else stated
+        # As far as it counts against a pointer of the JSONL.
+        self.sure_owner = owner_by_name(named) if stated is None else stated
         # What is nearest to the values counts.
         self.stated = {**about("/"), **of_group, **self.attributes}
 
@@ -155,7 +160,7 @@ def _tracks_of(
             if problem:
                 raise problem
             if not cuts:  # whose those are is said by the ids beside them
-                track.owner = dataset.owner
+                track.owner = dataset.sure_owner
             _describe(track, dataset, pointers.by_id.get(part.id), contract)
             _place(track, dataset.values, chunk_grid)
             track.crc = checked_digest(_blocks(track, dataset.values))

@@ -62,14 +62,18 @@ def _text(value: Any) -> Any:
     return value
 
 
-def owner(name: str, about: Attributes, about_group: Attributes) -> str:
-    """Whose data set it is: by an attribute of it or its group, by the group of a usual name, or by
-    its own name."""
-    group, _, own_name = name.rpartition("/")
+def stated_owner(about: Attributes, about_group: Attributes) -> str | None:
+    """Whose a data set is by an attribute of it or its group; None if there is none."""
     for stated in (about, about_group):
         for key in ID_NAMES:
             if isinstance(stated.get(key), str):
                 return stated[key]
+    return None
+
+
+def named_owner(name: str) -> str:
+    """Whose a data set is by the group of a usual name, or by its own name."""
+    group, _, own_name = name.rpartition("/")
     if group and own_name in USUAL:
         return group.rpartition("/")[2]
     return own_name

@@ -21,6 +21,7 @@ from millrace.music.features.decisions import (
     checked_digest,
     decide_hop,
     float_type,
+    owner_by_name,
     time_axis,
 )
 from millrace.music.features.metadata import Record
@@ -46,9 +47,11 @@ def read_folder(
 
     files = {os.path.join(folder, name) for name in names if name.endswith(".mm")}
     for file in sorted(files | ids_of.keys()):
-        ids = ids_of.get(file, [Path(file).stem])
+        stem = Path(file).stem
+        ids = ids_of.get(file, [stem])
+        owner = owner_by_name(stem)
         for number in ids:
-            track = Track(number, MM, file, owner=Path(file).stem, is_pointed_to=file in ids_of)
+            track = Track(number, MM, file, owner=owner, is_pointed_to=file in ids_of)
             try:
                 if len(ids) > 1:
                     raise Refused("shared_file", f"{len(ids)} mm_path of the JSONL lead to it")
