@@ -78,6 +78,13 @@ def test_an_image_that_was_replaced_by_one_of_its_size_is_said(tree):
     assert tree.dry().changes.startswith("1 image changed (train/class 0/000.png: replaced)")
 
 
+def test_images_whose_labels_a_new_class_moves_are_said(tree):
+    (tree.root / "val/class 0").rename(tree.root / "val/a class")
+    assert tree.dry().changes.startswith("34 images changed, 2 new, 2 gone")
+    lines = (tree.partitions / "changes.txt").read_text().splitlines()
+    assert "changed\ttrain/class 0/000.png\tanother label" in lines
+
+
 @pytest.mark.parametrize("files", ["train-*.json", "splits/train.json"])
 def test_what_jobs_read_is_written_again_if_it_is_lost(tree, files):
     tree.sync()

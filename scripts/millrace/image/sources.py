@@ -19,7 +19,8 @@ from millrace.common.workflow.sources import (
     Write,
     misplaced,
 )
-from millrace.image.records.folder import EXPECTED, read_tree
+from millrace.image.records.deal import FilePlan
+from millrace.image.records.folder import EXPECTED, Row, read_tree
 from millrace.image.records.options import RecordOptions
 
 # Keys whose effect is said otherwise, or that no job reads.
@@ -115,7 +116,7 @@ def _items(results: Path) -> dict[str, Items]:
         "": Items(
             "image",
             _images,
-            lambda *_: ["replaced"],
+            _kinds,
             outputs,
             group=lambda name: name.rpartition("-")[0],
             shown=str,  # whole: folders of classes number their images alike
@@ -124,6 +125,17 @@ def _items(results: Path) -> dict[str, Items]:
     }
 
 
-def _images(content: Mapping) -> dict[str, str]:
-    rows = (row.split(" ", 3) for plan in content["files"] for row in plan["rows"])
-    return {f"{content['split']}/{path}": f"{size} {mtime}" for _, size, mtime, path in rows}
+def _images(content: Mapping) -> dict[str, Row]:
+    """The images of a partition by their paths with the split's name."""
+    plans = [FilePlan.from_dict(plan) for plan in content["files"]]
+    return {f"{content['split']}/{row[0]}": row for plan in plans for row in plan.rows}
+
+
+def _kinds(old: Row, new: Row) -> list[str]:
+    """What differs between two states of an image."""
+    *before, label_before = old
+    *now, label_now = new
+    kinds = [] if before == now else ["replaced"]
+    if label_before != label_now:
+        kinds.append("another label")
+    return kinds
