@@ -640,6 +640,15 @@ def test_a_pass_that_draws_each_sample_twice_may_be_all_that_is_trained(
     assert second is FIRST or finding.cause.startswith("epochs 0 and 1")
 
 
+@pytest.mark.parametrize(("length", "verdict"), [(1, "not decidable"), (2, "fail")])
+def test_one_order_of_passes_that_outlast_their_length_may_be_begun_once(length, verdict):
+    ranks = of_workers([[FIRST[:4]], [FIRST[4:8]], [FIRST[:4]]], has_sampler=True)
+    batches = [batch for [read] in ranks for batch in read["batches"]]
+    passes = [{"batches": batches, "ended": False, "length": length}] * 2
+    source = MAPPED | SHUFFLED
+    assert verdict_on("DP14", epochs=[passes], set_epoch=[DEAF], source=source) == verdict
+
+
 @pytest.mark.parametrize(("batches", "verdict"), [(12, "fail"), (7, "pass")])
 def test_of_many_batches_the_order_counts_and_not_that_of_the_rows_in_one(batches, verdict):
     rows = np.arange(4 * batches)[::-1].reshape(batches, 4)
@@ -707,13 +716,23 @@ def test_indices_that_ascend_in_both_epochs_are_not_shuffled():
     assert finding.cause.startswith(NO_SHUFFLE)
 
 
-@pytest.mark.parametrize(("length", "is_endless"), [(2, True), (5, True), (6, False)])
-def test_an_epoch_of_more_than_twice_its_length_is_told_of_any_rank(length, is_endless):
+@pytest.mark.parametrize(
+    ("length", "loop", "verdict"),
+    [
+        (2, {}, "not decidable"),
+        (5, {}, "not decidable"),
+        (6, {}, "pass"),
+        (5, {"calls": [], "ended": True}, "pass"),  # it counts its steps
+        (5, {"calls": [], "ended": False}, "not decidable"),
+    ],
+)
+def test_more_than_twice_the_length_of_any_rank_is_right_only_if_the_loop_ends(
+    length, loop, verdict
+):
     endless = {**epoch(list(range(48)), ended=False), "length": length}
-    findings = said("end", epochs=[[epoch([1])], [epoch([1]), endless]])
-    cause = f"it does not end: 12 batches, though len(loader) is {length}"
-    failed = [each.cause for each in findings if each.verdict == "fail"]
-    assert failed == ([cause] if is_endless else [])
+    [finding] = said("end", epochs=[[epoch([1])], [epoch([1]), endless]], loop=loop)
+    assert finding.verdict == verdict
+    assert length == 6 or f"no end in 12 batches, though len(loader) is {length}" in finding.cause
 
 
 def restart(

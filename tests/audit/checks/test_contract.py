@@ -540,22 +540,30 @@ def test_the_length_of_what_is_no_data_loader_may_count_samples(is_wrapped, leng
     assert verdict != "fail" or finding.fix.startswith(fix)
 
 
+def test_a_length_that_shrinks_with_what_was_read_is_wrong_in_epoch_1():
+    of_rank = [epoch([4, 4], length=2), epoch([4, 4], length=0)]
+    [finding] = judged("DP7", look=[{"wrapped": False}], epochs=[of_rank])
+    assert finding.cause == "len(loader) is 0, rank 0 got 2 batches in epoch 1"
+
+
 @pytest.mark.parametrize("read", [epoch([4, 2], ended=False, length=9), epoch([4, 2])])
 def test_an_epoch_that_was_left_or_has_no_length_is_not_counted(read):
     assert judged("DP7", look=[{"wrapped": False}], epochs=[[read]]) == []
 
 
 @pytest.mark.parametrize(
-    ("second", "verdict"),
+    ("first", "second", "verdict"),
     [
-        (epoch([], length=1), "fail"),
-        (epoch([], ended=False, length=1), "pass"),
-        (epoch([]), "pass"),  # of an iterator, which training makes anew
+        (epoch([4], length=1), epoch([], length=1), "fail"),
+        (epoch([4], length=1), epoch([], ended=False, length=1), "pass"),
+        (epoch([4], length=1), epoch([], length=0), "fail"),  # a sampler that counts what is left
+        (epoch([4], length=1), epoch([]), "pass"),  # of an iterator, which training makes anew
+        (epoch([4], ended=False, length=1), epoch([], length=1), "pass"),  # a generator, closed
     ],
 )
-def test_a_loader_with_a_length_gives_steps_in_each_epoch(second, verdict):
+def test_a_loader_with_a_length_gives_steps_in_each_epoch(first, second, verdict):
     seen = {"train": dropping(24), "val": {}}
-    [finding] = judged("edges", edges=[seen], epochs=[[epoch([4], length=1), second]])
+    [finding] = judged("edges", edges=[seen], epochs=[[first, second]])
     assert finding.verdict == verdict
     assert verdict == "pass" or "in epoch 0 and none in epoch 1" in finding.cause
 

@@ -166,15 +166,24 @@ def steps(look: Seen, epochs: list[list[Epoch]]) -> Iterator[Finding]:
     """An epoch has as many batches as the loader says."""
     if look.get("iterable"):
         return
-    for rank, (first, *_) in enumerate(epochs):
-        batches = len(first.batches)
-        if first.ended and first.length not in (None, batches):
-            came = counted(batches, "batch")
-            cause = f"len(loader) is {first.length}, rank {rank} got {came}"
-            if look["wrapped"] and _counts_samples(first):
-                yield undecided(cause, "whether it counts samples: no loop takes it for steps")
-            else:
-                yield failed(cause, fix=COUNT_STEPS)
+    for rank, of_rank in enumerate(epochs):
+        wrong = [number for number, epoch in enumerate(of_rank) if not _is_as_long(epoch)]
+        if not wrong:
+            continue
+        epoch = of_rank[wrong[0]]
+        came = counted(len(epoch.batches), "batch")
+        cause = f"len(loader) is {epoch.length}, rank {rank} got {came}"
+        if wrong[0] > 0:
+            cause += f" in epoch {wrong[0]}"
+        if look["wrapped"] and _counts_samples(epoch):
+            yield undecided(cause, "whether it counts samples: no loop takes it for steps")
+        else:
+            yield failed(cause, fix=COUNT_STEPS)
+
+
+def _is_as_long(epoch: Epoch) -> bool:
+    """Whether an epoch that was read to its end has as many batches as the loader says."""
+    return not epoch.ended or epoch.length in (None, len(epoch.batches))
 
 
 def _counts_samples(epoch: Epoch) -> bool:

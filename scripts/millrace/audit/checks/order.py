@@ -114,7 +114,8 @@ def _unless_begun_once(
     """The failure of a loader whose passes are alike, unless training may be one of them."""
     first = epochs[0][0]
     # What has no end is begun once; nobody sees its second epoch.
-    has_end = any(epoch.ended or epoch.length for rank in epochs for epoch in rank)
+    read = [epoch for rank in epochs for epoch in rank]
+    has_end = any(epoch.ended or (epoch.length and not _outlasts(epoch)) for epoch in read)
     if not has_end:
         cause = f"no end in {len(first.batches)} batches: {failure.cause}"
         return undecided(cause, NEED_END)
@@ -247,16 +248,32 @@ def ends(evidence: Evidence) -> Iterable[Finding]:
             yield failed(cause, facts, ENDINGS[result.status])
 
 
-@check("end", "epochs")
-def endless(ranks: list[list[Epoch]]) -> Finding:
+@check("end", "epochs", "loop")
+def endless(ranks: list[list[Epoch]], loop: Seen) -> Finding:
     """Epochs that were read to their end, unless they have none."""
     cause = ""
     unended = [epoch for rank in ranks for epoch in rank if not epoch.ended]
     for epoch in unended:
         count = len(epoch.batches)
-        if epoch.length and count > 2 * epoch.length:
-            cause = f"it does not end: {count} batches, though len(loader) is {epoch.length}"
-            return failed(cause, fix="Let the sampler end after len(sampler) indices")
+        if _outlasts(epoch):
+            cause = f"no end in {count} batches, though len(loader) is {epoch.length}"
+            return _stopped_by_loop(cause, loop)
         if not epoch.length:
             cause = f"no end in {count} batches: an endless stream"
     return passed(cause)
+
+
+def _outlasts(epoch: Epoch) -> bool:
+    """Whether far more batches came than len(loader) says, and still no end."""
+    if epoch.ended or not epoch.length:
+        return False
+    return len(epoch.batches) > 2 * epoch.length
+
+
+def _stopped_by_loop(cause: str, loop: Seen) -> Finding:
+    """The finding of a sampler that goes on for ever, as a loop that counts its steps may wish it
+    (mmengine's InfiniteSampler)."""
+    if loop["calls"] is not None and loop["ended"]:
+        return passed(f"{cause}; the loop ends by itself")
+    needs = "--loop module:function, that ends by itself; or a sampler that ends after its length"
+    return undecided(cause, needs)

@@ -376,10 +376,11 @@ def edges(seen: Seen, epochs: list[list[Epoch]]) -> Iterable[Finding]:
 
 def _empty_epoch(epochs: list[Epoch]) -> int | None:
     """The first epoch without a step. What has no length may be an iterator, made anew for each
-    epoch."""
+    epoch; one that was left before its end may have closed a generator that it goes on with."""
     for number, epoch in enumerate(epochs):
         is_empty = epoch.ended and not epoch.batches
-        if is_empty and (number == 0 or epoch.length):
+        begins_anew = epoch.length is not None and epochs[number - 1].ended
+        if is_empty and (number == 0 or begins_anew):
             return number
     return None
 
