@@ -65,7 +65,7 @@ class Told(NamedTuple):
     """One rank's epochs after set_epoch."""
 
     parts: list[str]  # what has set_epoch
-    flags: dict[str, bool]  # attributes `shuffle` of samplers and dataset
+    flags: dict[str, bool]  # attributes `shuffle` or `_shuffle` of samplers and dataset
     own: list[list[Batch]]  # after set_epoch(0), set_epoch(1) and so on
     main: list[list[Batch]]  # without workers after 0, 1, 0, if persistent ones may miss it
     numbers: list[str]  # attributes of a stream that may be the number of its epoch

@@ -38,6 +38,7 @@ MOST = 20_000  # samples of a stream
 MOST_ROWS = 1000  # of a dataset with indices
 FEW = 1000  # things that were shuffled tell one order from another
 EPOCH_NAMES = (".epoch", "._epoch", ".current_epoch")  # not samples_per_epoch
+FLAGS = ("shuffle", "_shuffle")  # attributes that say whether an order is meant to change
 FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
 PLACES = (
     "sampler",
@@ -84,8 +85,8 @@ def set_epoch(target: Target, rank: Rank) -> Seen:
     """Notes after set_epoch(0), set_epoch(1) and so on: `own`, and `main` if persistent workers may
     miss it.
 
-    `parts`: what has set_epoch. `flags`: attributes `shuffle` of samplers and dataset. `numbers`:
-    attributes of a stream that may be the number of its epoch.
+    `parts`: what has set_epoch. `flags`: those of FLAGS that samplers and dataset have.
+    `numbers`: attributes of a stream that may be the number of its epoch.
     """
     options = target.options
     tap = Listener(
@@ -95,8 +96,9 @@ def set_epoch(target: Target, rank: Rank) -> Seen:
     if tap.original is not None and is_stream(tap.original):
         seen["numbers"] = [path for path, _ in _epoch_numbers(tap.original.dataset)]
     for place, part in parts(tap).items():
-        if isinstance(getattr(part, "shuffle", None), bool):
-            seen["flags"][f"{place}.shuffle"] = part.shuffle
+        for name in FLAGS:
+            if isinstance(getattr(part, name, None), bool):
+                seen["flags"][f"{place}.{name}"] = getattr(part, name)
     if seen["parts"]:
         # One that keeps its iterator draws ahead: it hears of an epoch one late.
         seen["own"] = _notes(tap, (0, 1, 2) if tap.core is None else (0, 1))
