@@ -423,8 +423,6 @@ def test_indices_that_mean_other_samples_on_another_rank_repeat_nothing():
         (epoch(list(range(16))), {}, True),
         (epoch(list(range(16))), {"joins": True}, False),
         (epoch(list(range(16)), ended=False), {}, False),  # the time was over
-        (epoch(list(range(24))), {"evaluation": {"samples": 9, "drawn": 10}}, True),
-        (epoch(list(range(24))), {"evaluation": {"samples": 10, "drawn": 10}}, False),
     ],
 )
 def test_steps_are_uneven_if_a_rank_ends_before_another(second, loop, is_blamed):
@@ -433,11 +431,34 @@ def test_steps_are_uneven_if_a_rank_ends_before_another(second, loop, is_blamed)
     assert ("fail" in [each.verdict for each in findings]) == is_blamed
 
 
-def test_samples_that_an_evaluation_draws_are_counted_with_those_that_even_out(rank):
+@pytest.mark.parametrize(
+    ("ranks", "is_blamed"),
+    [
+        ([[0, 2, 4], [1, 3, 0]], True),  # by any sampler, such as timm's
+        ([[0, 2, 4], [1, 3]], False),
+        ([[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]], False),  # each rank reads all
+        ([[0, 1, 2], [0, 1, 2]], False),  # a subset, on both
+        ([[0, 1, 2, 3, 4], [0, 1]], False),  # more than one for each rank
+    ],
+)
+def test_a_sampler_may_not_repeat_a_row_to_even_out_ranks_of_evaluation(ranks, is_blamed):
+    seen = [{"sampler": "Ordered", "samples": 5, "drawn": drawn} for drawn in ranks]
+    loops = [LOOP | {"evaluation": each} for each in seen]
+    epochs = [[epoch(list(range(24)))]] * 2
+    fails = [each for each in judged("DP3", look=[LOOK], epochs=epochs, loop=loops) if each.fix]
+    assert bool(fails) == is_blamed
+    for fail in fails:
+        assert "Ordered repeats 1 sample to even out 2 ranks" in fail.cause
+        assert fail.evidence == {"repeated": [0]}
+
+
+def test_rows_that_an_evaluation_draws_are_noted_with_those_that_even_out(rank):
     data = plain.Squares(5)
-    val = DataLoader(data, sampler=DistributedSampler(data, num_replicas=2, rank=0))
-    seen = loop(target_of(None, val), rank)
-    assert seen["evaluation"] == {"samples": 5, "drawn": 6}
+    sampler = DistributedSampler(data, num_replicas=2, rank=0, shuffle=False)
+    seen = loop(target_of(None, DataLoader(data, sampler=sampler)), rank)["evaluation"]
+    assert seen == {"sampler": "DistributedSampler", "samples": 5, "drawn": [0, 2, 4]}
+    stream = loop(target_of(None, DataLoader(Counting())), rank)
+    assert stream["evaluation"] is None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from millrace.audit.checks import shares
 from millrace.audit.checks.findings import (
     LONGER,
     Finding,
+    Ranks,
     Seen,
     check,
     failed,
@@ -315,34 +316,40 @@ def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
 
 
 @check("DP3", "look", "epochs", "loop")
-def uneven_steps(look: Seen, ranks: list[list[Epoch]], loop: Seen) -> Iterable[Finding]:
+def uneven_steps(look: Seen, ranks: list[list[Epoch]], loops: Ranks) -> Iterable[Finding]:
     """Ranks make as many steps, as each step waits for all; and evaluation has every sample
     once."""
     if len(ranks) == 1:
         yield inapplicable("one rank")
         return
-    drawn = loop["evaluation"]
-    if drawn and drawn["drawn"] > drawn["samples"]:
-        spare = drawn["drawn"] - drawn["samples"]
-        cause = (
-            f"--val-loader: DistributedSampler repeats {counted(spare, 'sample')} to even out"
-            f" {len(ranks)} ranks"
-        )
-        fix = (
-            "Subset(dataset, range(rank, len(dataset), world_size)), or a metric without the"
-            " repeated ids"
-        )
-        yield failed(cause, drawn, fix)
+    if all(loop["evaluation"] for loop in loops):
+        yield from _evened_out([loop["evaluation"] for loop in loops])
 
     epochs = zip(*ranks, strict=True)
     for number, parts in enumerate(epochs):
         steps = [len(part.batches) for part in parts]
         ends = [len(part.batches) for part in parts if part.ended]
         if ends and max(steps) > min(ends):
-            uneven = _uneven(f"ranks make {steps} steps in epoch {number}", loop["joins"])
+            uneven = _uneven(f"ranks make {steps} steps in epoch {number}", loops[0]["joins"])
             yield _if_together(uneven, "ranks", look)
             return
     yield passed("")
+
+
+def _evened_out(evaluations: Ranks) -> Iterable[Finding]:
+    """A finding if ranks share out all samples of evaluation, and fill up the last ones."""
+    drawn = Counter(row for seen in evaluations for row in seen["drawn"])
+    samples = evaluations[0]["samples"]
+    spare = drawn.total() - samples
+    # Where each rank reads all samples, or some, nothing is shared out.
+    if len(drawn) < samples or not 0 < spare < len(evaluations):
+        return
+    cause = f"--val-loader: {evaluations[0]['sampler']} repeats {counted(spare, 'sample')} to even"
+    cause += f" out {len(evaluations)} ranks"
+    repeated = [row for row, times in drawn.items() if times > 1]
+    fix = "Subset(dataset, range(rank, len(dataset), world_size)), or a metric without the"
+    fix += " repeated ids"
+    yield failed(cause, {"repeated": repeated[:EXAMPLES]}, fix)
 
 
 def _uneven(cause: str, joins: bool) -> Finding:

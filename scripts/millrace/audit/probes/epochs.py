@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Sampler
-from torch.utils.data.distributed import DistributedSampler
 
 from millrace.audit.probes.batches import order
 from millrace.audit.runner.digest import digest, fields, is_array
@@ -115,8 +114,7 @@ def loop(target: Target, rank: Rank) -> Seen:
     sampler gave in each epoch of it, `numbers`: what a stream said then of its epoch. `ended`: it
     was run to its end. `joins`: it uses Join.
 
-    `evaluation`: samples that --val-loader holds, and those that its DistributedSampler makes of
-    them.
+    `evaluation`: what the sampler of --val-loader draws.
     """
     seen: Seen = {
         "calls": None,
@@ -126,11 +124,8 @@ def loop(target: Target, rank: Rank) -> Seen:
         "joins": False,
         "evaluation": None,
     }
-    sampler = None
     with suppress(Exception):  # there is none, or other probes say what it raises
-        sampler = target.val_loader().sampler
-    if isinstance(sampler, DistributedSampler):
-        seen["evaluation"] = {"samples": len(sampler.dataset), "drawn": sampler.total_size}
+        seen["evaluation"] = _drawn(target.val_loader())
     function = target.loop()
     if function is None:
         return seen
@@ -161,6 +156,14 @@ def loop(target: Target, rank: Rank) -> Seen:
         seen["ended"] = True
     signal.setitimer(signal.ITIMER_REAL, 0)
     return seen
+
+
+def _drawn(loader: DataLoader) -> Seen:
+    """How many samples a loader holds, and the rows that its sampler draws of them on this
+    rank."""
+    samples = length(loader.dataset) or 0
+    rows = [int(row) for row in islice(loader.sampler, samples + 1)]
+    return {"sampler": type(loader.sampler).__name__, "samples": samples, "drawn": rows}
 
 
 def _numbers(core: DataLoader) -> list[list[Any]]:
