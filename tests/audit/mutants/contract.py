@@ -252,6 +252,22 @@ class Grows:
         self.most += 4
 
 
+class CountsDown:
+    """A batch sampler whose length is that of what is left, as nanotron's: after two epochs it is
+    negative."""
+
+    def __init__(self, rows: int) -> None:
+        self.left = rows
+
+    def __len__(self) -> int:
+        return self.left // 4
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for start in range(0, 24, 4):
+            self.left -= 4
+            yield list(range(start, start + 4))
+
+
 class Endless(Rows):
     """Makes a row for any index: there is no list behind it."""
 
@@ -440,6 +456,11 @@ CASES = {
         ),
         bug("a length one short", lambda: train(Items(25, 24)), says="items has 25 items"),
         undecided("a table of offsets with an end", lambda: train(Items(25, 24, step=7))),
+        bug(
+            "a length of what is left",
+            lambda: DataLoader(Rows(), batch_sampler=CountsDown(24)),
+            says="len(loader) is 0, rank 0 got 6 batches in epoch 1",
+        ),
         bug("a stream shorter than it says", lambda: load(Sized(30))),
         bug(
             "a stream longer than it says",

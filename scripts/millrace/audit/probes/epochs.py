@@ -69,9 +69,11 @@ def epochs(target: Target, rank: Rank) -> list[Seen]:
         promised = length(loader)
         tap.run(share=1 / (options.epochs - epoch))
         batches = tap.notes(epoch)
-        # A sampler knows what it gives before an epoch, or only as it begins.
-        if promised != len(batches):
-            promised = length(loader)
+        # A sampler knows what it gives before an epoch, or only as it begins. What counts the
+        # samples that are left may fall below 0, and then raises.
+        later = length(loader)
+        if promised != len(batches) and later is not None:
+            promised = later
         ends = {"ended": tap.ended[epoch], "left": tap.is_left()}
         seen.append({"batches": batches, "length": promised, **ends})
         if not rank.all_agree(not tap.lost_workers):
