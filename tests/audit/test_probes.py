@@ -64,6 +64,20 @@ def test_memory_is_that_of_all_samples_or_of_a_rank_s_part(rank, is_split):
     assert sum(chunk["samples"] for chunk in seen["new"]) == (6 if is_split else 12)
 
 
+class Scaled(plain.Squares):
+    """As timm's ScheduledTransformDataset, which is asked for rows and what is done to them."""
+
+    def __getitem__(self, place: tuple[int, int]) -> dict[str, object]:
+        row, factor = place
+        return {**super().__getitem__(row), "factor": factor}
+
+
+def test_memory_is_read_by_the_names_that_a_batch_sampler_hands_out(rank):
+    batches = [[(row, 2), (row + 1, 2)] for row in range(0, 12, 2)]
+    seen = memory.memory(target_of(DataLoader(Scaled(), batch_sampler=batches)), rank)
+    assert sum(chunk["samples"] for chunk in seen["new"]) == 12
+
+
 class Tokens(plain.Squares):
     tokenizer = SimpleNamespace(eos_token_id=2, pad_token_id=0)
     other = SimpleNamespace(eos_token_id=9)

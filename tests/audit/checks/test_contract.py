@@ -546,9 +546,12 @@ def test_a_length_that_shrinks_with_what_was_read_is_wrong_in_epoch_1():
     assert finding.cause == "len(loader) is 0, rank 0 got 2 batches in epoch 1"
 
 
-@pytest.mark.parametrize("read", [epoch([4, 2], ended=False, length=9), epoch([4, 2])])
+LEFT = epoch([4, 2], ended=False, length=9)
+
+
+@pytest.mark.parametrize("read", [[LEFT], [epoch([4, 2])], [LEFT, epoch([], length=9)]])
 def test_an_epoch_that_was_left_or_has_no_length_is_not_counted(read):
-    assert judged("DP7", look=[{"wrapped": False}], epochs=[[read]]) == []
+    assert judged("DP7", look=[{"wrapped": False}], epochs=[read]) == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import NamedTuple
 
 from millrace.audit.checks.findings import (
@@ -167,7 +167,9 @@ def steps(look: Seen, epochs: list[list[Epoch]]) -> Iterator[Finding]:
     if look.get("iterable"):
         return
     for rank, of_rank in enumerate(epochs):
-        wrong = [number for number, epoch in enumerate(of_rank) if not _is_as_long(epoch)]
+        # An epoch that was left may have closed a generator, with which the next one goes on.
+        whole = takewhile(lambda epoch: epoch.ended, of_rank)
+        wrong = [number for number, epoch in enumerate(whole) if not _is_as_long(epoch)]
         if not wrong:
             continue
         epoch = of_rank[wrong[0]]
@@ -183,7 +185,7 @@ def steps(look: Seen, epochs: list[list[Epoch]]) -> Iterator[Finding]:
 
 def _is_as_long(epoch: Epoch) -> bool:
     """Whether an epoch that was read to its end has as many batches as the loader says."""
-    return not epoch.ended or epoch.length in (None, len(epoch.batches))
+    return epoch.length in (None, len(epoch.batches))
 
 
 def _counts_samples(epoch: Epoch) -> bool:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import inspect
 import re
 import time
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,19 @@ def _worker(loader: Any, read: int, most: int) -> DataLoader:
     if is_stream(loader):
         how["batch_size"] = CHUNK
     else:
-        order = list(islice(loader.sampler, read))
+        order = list(islice(_asked(loader), read))
         step = max(1, min(CHUNK, len(order) // 24), most // 32)
         starts = range(0, len(order), step)
         how["batch_sampler"] = [order[start : start + step] for start in starts]
     return DataLoader(loader.dataset, **how)
+
+
+def _asked(loader: Any) -> Iterator[Any]:
+    """What a data set is asked for: rows, or the names that a batch sampler hands out."""
+    batch = next(iter(loader.batch_sampler or ()), ())
+    if isinstance(next(iter(batch), None), (str, tuple)):
+        return chain.from_iterable(loader.batch_sampler)
+    return iter(loader.sampler)
 
 
 def measure(samples: list[Any]) -> dict[str, int]:
