@@ -375,6 +375,7 @@ def test_what_one_worker_gives_twice_is_not_repeated_by_several():
     [
         ({}, "fail"),
         ({"frameworks": ["accelerate"]}, "not decidable"),
+        ({"frameworks": ["accelerate"], "accelerated": True}, "fail"),
         ({"drawn_again": {str(row): 2 for row in range(48)}}, "pass"),  # each rank has a copy
     ],
 )

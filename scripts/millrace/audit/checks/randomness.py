@@ -55,6 +55,10 @@ SHARE_OUT = (
     "share out once: over ranks in the dataset or its sampler, over workers in __iter__; let each"
     " give its share to the end, without a batch that is held back or the remainder of a division"
 )
+ONE_SEED = (
+    "accelerate.utils.set_seed(seed) with one seed on all ranks, before the loader is made: all"
+    " must draw the batches alike that accelerate shares out"
+)
 OWN = (
     "draw from torch.rand instead, or in worker_init_fn get_worker_info().dataset.rng = "
     "np.random.default_rng(torch.initial_seed()); ranks: torch.manual_seed(seed + rank)"
@@ -232,12 +236,14 @@ def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
     factor = shared.workers if kind == "workers" else shared.ranks
     cause = f"{count} samples come on several of {factor} {kind}, up to {factor} times an epoch"
     evidence = {"ids": list(repeats)[:EXAMPLES]}
-    if shared.from_sampler and dataset.frameworks:
+    if shared.from_sampler and dataset.frameworks and not dataset.accelerated:
         needs = f"the loader as {' or '.join(dataset.frameworks)} hands it to the loop"
         return undecided(cause, needs, evidence)
     if not alike and shared.gives_again():
         return undecided(cause, NEED_DRAWING, evidence)
     fix = "sampler=DistributedSampler(dataset) and no shuffle=; if one process trains: --ranks 1"
+    if dataset.accelerated:
+        fix = ONE_SEED
     return failed(cause, evidence, fix if shared.from_sampler else "")
 
 

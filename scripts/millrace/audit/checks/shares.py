@@ -33,6 +33,7 @@ class Dataset(NamedTuple):
     frameworks: list[str]  # that may replace the sampler
     drawn_again: dict[str, int]  # how often the sampler draws rows, if more than once
     makes_batches: bool  # it is a stream of batches
+    accelerated: bool = False  # accelerate has shared it out over ranks already
     rows: int | None = None  # its length, of one that is asked for samples
 
 

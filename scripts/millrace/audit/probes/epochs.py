@@ -255,7 +255,13 @@ def source(target: Target, rank: Rank) -> Seen:
         "reordered": reordered,
         "shuffled_by": shuffled_by,
         "frameworks": [name for name in FRAMEWORKS if name in sys.modules],
+        "accelerated": is_accelerated(tap.view),
     }
+
+
+def is_accelerated(loader: Any) -> bool:
+    """Whether accelerate has prepared a loader, and shared it out over ranks."""
+    return type(loader).__module__.startswith("accelerate.")
 
 
 def _makes_batches(core: DataLoader | None) -> bool:

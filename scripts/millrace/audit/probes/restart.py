@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset
 
-from millrace.audit.probes.epochs import MOST_BATCHES, PLACES, parts, tell_epoch
+from millrace.audit.probes.epochs import (
+    MOST_BATCHES,
+    PLACES,
+    is_accelerated,
+    parts,
+    tell_epoch,
+)
 from millrace.audit.runner import trace
 from millrace.audit.runner.listener import SEED, Listener, reseed
 from millrace.audit.runner.probes import Seen
@@ -60,7 +66,7 @@ class Script(NamedTuple):
         """What may have a state; None if there is no such thing."""
         if name == "accelerated":
             is_plain = self.tap.core is not None and not _has(self.tap.core, *METHODS)
-            if is_plain and _accelerates(self.tap.view):
+            if is_plain and is_accelerated(self.tap.view):
                 return self.tap.view
             return None
         if name == "module":
@@ -136,7 +142,7 @@ class Restarts:
         core = tap.core
         original = tap.original
         if core is not None and original is not None:
-            if _has(loader, *METHODS) or _accelerates(loader):
+            if _has(loader, *METHODS) or is_accelerated(loader):
                 # Such a loader asks its sampler for its state.
                 core.__dict__.update(sampler=original.sampler, batch_sampler=original.batch_sampler)
         return Script(tap, None if made is loader else made)
@@ -239,10 +245,6 @@ def resume(target: Target, rank: Rank) -> Seen:
     if not is_of_an_epoch and rank.all_agree(ended[0] and rank.left() > time.monotonic() - began):
         after_end = restarts.after_end(way, told)
     return {**seen, "ways": ways, "next": after_end}
-
-
-def _accelerates(loader: Any) -> bool:
-    return type(loader).__module__.startswith("accelerate.")
 
 
 def _has(part: Any, save: str, restore: str) -> bool:
