@@ -177,7 +177,7 @@ def test_tars_whose_paths_lead_out_are_found_where_tar_root_says(start, tmp_path
     table = RowTable.open(buckets)
     row = table.rows([0])[0]
     with pytest.raises(
-        ReadError, match="does not exist; if the tars were moved, open_loader takes their folder"
+        ReadError, match="does not exist; if the tars were moved, name the new folder"
     ):
         IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
 

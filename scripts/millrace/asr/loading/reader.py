@@ -268,7 +268,9 @@ def _open(tars: Tars | None, copies: _Copies, tar: str | int) -> _OpenTar:
             if root:
                 message += f" (paths are resolved from {root}; see tar_root)"
             elif tars is not None:
-                message += "; if the tars were moved, open_loader takes their folder as tar_root"
+                message += (
+                    "; if the tars were moved, name the new folder (for open_loader: tar_root)"
+                )
         raise ReadError("tar_missing", message) from error
     now = os.fstat(descriptor)
     try:
