@@ -282,9 +282,12 @@ def test_rows_that_are_parts_of_a_member_are_rejected_all_of_them(tmp_path: Path
     write_jsonl(tmp_path / "dev.json", [nemo("c.wav", offset=5.0, tar=str(tar))])
     ledger, _ = build_all(tmp_path, scanned([tmp_path], {}), [tar])
     assert ledger.rejected == {"segment_of_member": 8} and ledger.rows_out == 1
-    # A parquet of them is refused.
-    with pytest.raises(MillraceError, match="offset has rows that begin within a member"):
-        manifest_of("train", [write_manifest(tmp_path / "t.parquet", rows)]).scan()
+    # A parquet of them is refused, also of whole seconds.
+    whole = [nemo(name, offset=int(offset or 0), tar=str(tar)) for name, offset in parts]
+    for number, written in enumerate((rows, whole)):
+        path = write_manifest(tmp_path / f"{number}.parquet", written)
+        with pytest.raises(MillraceError, match="offset has rows that begin within a member"):
+            manifest_of("train", [path]).scan()
 
 
 def test_rows_that_nemo_is_told_to_skip_are_left_out_and_are_no_errors(tmp_path: Path) -> None:

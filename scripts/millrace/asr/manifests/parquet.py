@@ -156,8 +156,13 @@ class Reader(Manifest):
 
 def _has_offsets_in_seconds(schema: pa.Schema) -> bool:
     """Whether a column says, as NeMo's, from which second of a member a row is; the bytes of
-    Millrace's own parquets are whole numbers."""
-    return "offset" in schema.names and pa.types.is_floating(schema.field("offset").type)
+    Millrace's own parquets are whole numbers, with a size beside them."""
+    if "offset" not in schema.names:
+        return False
+    kind = schema.field("offset").type
+    if pa.types.is_integer(kind):
+        return "size" not in schema.names
+    return pa.types.is_floating(kind)
 
 
 def _refuse_parts(seconds: pa.Array, path: Path) -> None:
