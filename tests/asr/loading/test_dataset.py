@@ -64,6 +64,20 @@ def test_a_batch_is_what_soundfile_reads_from_the_tars(tmp_path):
         dataset[len(dataset)]
 
 
+@pytest.mark.parametrize(("worker", "lines"), [(0, 1), (1, 0)])
+def test_of_copied_tars_the_first_worker_alone_says_so(
+    tmp_path, monkeypatch, caplog, worker, lines
+):
+    buckets = corpus(tmp_path)
+    for tar in tmp_path.glob("*.tar"):
+        os.utime(tar, ns=(1, 1))
+    place = "millrace.asr.loading.dataset.get_worker_info"
+    monkeypatch.setattr(place, lambda: SimpleNamespace(id=worker))
+    dataset = dataset_of(buckets)
+    assert sum(len(dataset[step]) for step in range(len(dataset))) == 24
+    assert caplog.text.count("is a copy of the one that was indexed") == lines
+
+
 def test_a_clip_louder_than_full_scale_ends_no_pass_where_it_comes_first(tmp_path):
     loud = encoded(np.linspace(-20, 20, 1000, dtype=np.float32), "WAV", "FLOAT")
     loader = BatchLoader(dataset_of(corpus(tmp_path, replace={"t0_0.wav": loud})))
