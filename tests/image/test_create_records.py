@@ -149,15 +149,17 @@ def test_train_is_shuffled_by_the_seed_and_a_permutation_of_its_images(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("flags", "lengths"),
+    ("split", "files", "lengths"),
     [
-        (("--train-files", "30"), [1] * 21),
-        (("--train-files", "2"), [11, 10]),
+        ("train", 30, [1] * 21),
+        ("train", 2, [11, 10]),
+        ("val", 4, [2, 2, 1, 1]),
     ],
 )
-def test_lengths_differ_by_one_at_most_and_no_file_is_empty(tmp_path, flags, lengths):
+def test_lengths_differ_by_one_at_most_and_no_file_is_empty(tmp_path, split, files, lengths):
+    flags = (f"--{split}-files", str(files))
     out = convert(small_tree(tmp_path / "raw", train=7), tmp_path / "out", *SMALL, *flags)
-    assert RecordSet.open(out).lengths.tolist() == lengths
+    assert RecordSet.open(out, split).lengths.tolist() == lengths
 
 
 def damage(folder: Path) -> dict[str, str]:
