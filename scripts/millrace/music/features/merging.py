@@ -12,6 +12,7 @@ from millrace.common.leaks import leakage
 from millrace.common.ledger import Ledger
 from millrace.music.features import splits as clique_splits
 from millrace.music.features.decisions import check_owner, decide_hop
+from millrace.music.features.h5_labels import named_owner
 from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.metadata import Metadata
 from millrace.music.features.partition import hop_note, report
@@ -101,10 +102,19 @@ def apply_records(tracks: Iterable[Track], metadata: Metadata, contract: Contrac
         in_file = track.hop if track.hop_from == FROM_FILE else None
         try:
             check_owner(track.id, track.owner, metadata.ids)
+            if record.h5 and _may_be_a_place(track):
+                words = f"the JSONL points {track.id} to {record.h5}; that {track.key} is in"
+                raise Refused("wrong_pointer", f"{words} {track.file} may be its place there")
             if record.hop:
                 decide_hop(track, in_file, record, contract)
         except Refused as refused:
             track.refuse(*refused.args)
+
+
+def _may_be_a_place(track: Track) -> bool:
+    """Whether only a name that is a number, to which no line points, says whose a track is."""
+    is_named_by_file = bool(track.owner) or track.is_pointed_to
+    return not is_named_by_file and named_owner(track.key) == track.id
 
 
 def lines(result: Mapping) -> list[str]:
