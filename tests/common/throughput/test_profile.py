@@ -152,5 +152,6 @@ def test_on_a_gpu_a_phase_has_the_kernels_that_it_started() -> None:
     assert rows["forward"] == pytest.approx((0.0098, 0.030))
     assert rows["forward: layers"] == pytest.approx((0.0087, 0.030))
     assert rows["optimiser"] == pytest.approx((0.005, 0.010))
-    # Its kernels are started by a thread outside of the mark.
+    # Its kernels are started by a thread outside of the mark; a function within another one (of
+    # checkpointed activations) is a part of that.
     assert rows["backward"] == pytest.approx((0.050, 0.085))
