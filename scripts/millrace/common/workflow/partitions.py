@@ -208,14 +208,12 @@ class Assignment:
         return b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
 
 
-def sync_files(folder: str | os.PathLike, contents: Mapping[str, Any]) -> list[str]:
-    """Make `folder` hold exactly `contents` (id -> JSON value); what is equal is not written.
-    Returns ids."""
+def sync_files(folder: str | os.PathLike, contents: Mapping[str, Any]) -> None:
+    """Make `folder` hold exactly `contents` (id -> JSON value); what is equal is not written."""
     files = PartitionFiles(folder)
     for name, value in contents.items():
         files.write(name, value)
     files.delete_others()
-    return files.names
 
 
 class PartitionFiles:
