@@ -28,6 +28,7 @@ DEFAULT_LANES = ["speech", "asr"]
 _JSON_SCALAR = re.compile(
     r"true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.IGNORECASE
 )
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SCALARS = {"number", "integer", "boolean"}  # what such a text may stand for
 # Words of JSON Schema, as messages say them.
 _KINDS = {
@@ -119,9 +120,8 @@ def load_schema(path: Path) -> dict:
     `checkedBy` names a function of the lane's section that yields what is wrong between keys,
     `checkedOutsideBy` one that yields what is wrong outside of the config, if the lane is built.
     """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with open(path, encoding="utf-8") as handle:
-        schema = yaml.load(handle, Loader=loader)
+        schema = yaml.load(handle, Loader=_LOADER)
     parts = [*schema["properties"].values(), *schema.get("$defs", {}).values()]
     for part in parts:
         for name in part.pop("settingsOf", []):
@@ -164,9 +164,8 @@ def _filled(value: Any, rule: dict, schema: dict, fills: bool = True) -> Any:
 
 def _duplicate_keys(path: Path) -> list[str]:
     """A line for every duplicate key: YAML keeps the last one, and drops whole sections."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=loader)
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except (OSError, ValueError, yaml.YAMLError):
         return []  # Snakemake has read it, so it is of a kind that is not ours to judge.
     problems = []
