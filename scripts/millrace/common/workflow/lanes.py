@@ -67,7 +67,7 @@ class Lanes:
         self.is_main_process = is_main_process
         # A lane whose target is asked for by name is switched on for this run.
         self.on = [lane for lane in LANE_NAMES if lane in config["lanes"] or lane in asked.lanes()]
-        self._is_run = is_main_process and not dry_run and not asked.only_reads
+        self._is_run = not dry_run and not asked.only_reads
         self.is_local = is_main_process and jobs is None
         self._targets: dict[str, Callable[[], list[str]]] = {}
         self._sources: dict[str, Sources] = {}
@@ -76,7 +76,7 @@ class Lanes:
         self._said: set[str] = set()
         # What a pipe shows of a dry run is its end.
         is_on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
-        self._says_at_end = is_main_process and dry_run and not is_on_terminal
+        self._says_at_end = dry_run and not is_on_terminal
         self._kept: list[str] = []
         self._parsed = time.time()
         self._left_over = ""
@@ -237,11 +237,10 @@ class Lanes:
         if lane not in self._sources:
             return
         with contextlib.suppress(SourcesMissing):
-            stage = self._asked_stage(lane, stages or {})
+            stages = stages or {}
+            stage = self._asked_stage(lane, stages)
             if stage is not None:
-                asked = Stage(targets, set(self.config[lane]))
-                if stages and stage in stages:
-                    asked = stages[stage]
+                asked = stages.get(stage, Stage(targets, set(self.config[lane])))
                 sources = self._sources[lane]
                 keys = self._changed_keys(lane, asked)
                 if line := "; ".join(filter(None, [sources.changes_until(stage), *keys])):
