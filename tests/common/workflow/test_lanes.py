@@ -354,7 +354,7 @@ def test_what_is_said_is_what_the_targets_of_a_stage_make_pending(capsys):
     with pytest.raises(SystemExit, match="lost how results/speech/manifest/a was made"):
         said("speech_shards", **changed)
     capsys.readouterr()
-    for words in ("--forceall", "--persistence-backend db"):
+    for words in ("--forceall", "--forcerun speech_shards", "--persistence-backend db"):
         assert said(f"speech_shards {words}", **changed) == "min_duration 1 -> 2; max_cer 1 -> 2"
     shutil.move("away", ".snakemake/metadata")
     assert said("speech_shards", **changed) == "min_duration 1 -> 2; max_cer 1 -> 2"

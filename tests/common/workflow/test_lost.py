@@ -53,6 +53,14 @@ def test_a_file_whose_job_has_run_since_is_not_lost(paths):
     assert lost.Listed(lambda: paths, makers.get).lost() == makers
 
 
+def test_an_index_that_was_there_and_is_not_is_half_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(lost.snakemake_state, "is_recorded", lambda path: "new" not in path)
+    (tmp_path / "whole").touch()
+    partitions = {"malta": ["whole", "failed"], "italy": ["new"]}
+    found = lost.half_made(partitions, lambda name: f"{tmp_path}/{name}")
+    assert found == [f"{tmp_path}/failed"]
+
+
 def test_a_few_are_named_and_many_counted():
     paths = ["x/b_5_7.parquet", *(f"y/{n}.tar" for n in range(4))]
     assert lost.shown(paths) == "lost: b_5_7.parquet, 0.tar, 1.tar, 2.tar, 3.tar"

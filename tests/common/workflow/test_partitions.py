@@ -220,6 +220,9 @@ def test_a_changed_file_is_read_again(tmp_path: Path, change):
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     second = cache(tmp_path)
     assert text_of(second, path) == path.read_text()
+    second.save()
+    third = cache(tmp_path)
+    assert third.get(partitions.Stat.of(path), lambda _: "read again") == path.read_text()
 
 
 @pytest.mark.parametrize(
