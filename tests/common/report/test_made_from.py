@@ -27,6 +27,8 @@ def test_a_page_names_version_corpus_and_config(monkeypatch):
     assert line.startswith(f"Millrace {made_from.VERSION}, corpus /data/countries, config ")
     assert "corpus of the speech lane, " in made_from.line("asr")
     assert "corpus a b.jsonl, " in made_from.line("music")
+    tars = {"asr": {"source": "manifests", "manifest_dir": "/tars"}}
+    assert json.loads(exported(tars))["asr"].startswith("corpus /tars, ")
 
     # The digest is that of the lane's own section.
     changed = CONFIG | {"speech": {**CONFIG["speech"], "max_cer": 0.2}}
