@@ -228,6 +228,25 @@ def test_a_second_run_by_hand_keeps_splits_and_shards_and_adds_what_is_new(italy
     }.items()
 
 
+def test_a_country_without_a_recording_has_no_splits_by_hand_and_is_read_again_once_it_is_mended(
+    italy,
+):
+    alignments = sorted((italy.parent / "countries/italy/Alignment/alignment_output").iterdir())
+    contents = [path.read_bytes() for path in alignments]
+    for path in alignments:
+        path.write_bytes(b"{")
+    assert main(["--country", "italy"]) == 0
+    assert not (italy / "italy_splits.csv").exists()
+    shards = ["--manifest-dir", "manifests", "--output-dir", "out", "--country", "italy"]
+    assert create_shards.main(shards) == 0
+
+    for path, content in zip(alignments, contents, strict=True):
+        path.write_bytes(content)
+    (italy / "italy_manifest.csv").unlink()
+    assert main(["--country", "italy"]) == 0
+    assert len(splits_of(italy)) == 6
+
+
 def test_what_is_rejected_by_hand_is_listed(italy, capsys):
     corpora.write_alignment(italy.parent / "countries", "italy", "rec_0000_t9", b"{")
     assert main(["--country", "italy", "--min-duration", "30", "--max-duration", "40"]) == 0

@@ -64,7 +64,10 @@ def generate(
     read = _read(country, collect, settings, splits)
     parts = [build.generate(partition, limits) for partition in read.partitions]
     recordings = [recording for each in parts for recording in each.recordings]
-    tables.write_splits(splits, [*recordings, *_gone(splits, recordings)])
+    listed = [*recordings, *_gone(splits, recordings)]
+    # One that names no recording is refused where it is read.
+    if listed:
+        tables.write_splits(splits, listed)
     rejects = [{"country": country, "segment": None} | row for row in read.rejected]
     rejects += [row for each in parts for row in each.rejects]
     tables.write_csv(f"{stem}_rejects.csv", tables.REJECT_COLUMNS, rejects)
