@@ -78,6 +78,13 @@ def test_of_copied_tars_the_first_worker_alone_says_so(
     assert caplog.text.count("is a copy of the one that was indexed") == lines
 
 
+def test_a_slot_has_room_for_the_largest_batch(tmp_path):
+    dataset = dataset_of(corpus(tmp_path), [[list(range(24))], [[0]]])
+    samples = dataset[0].audio.shape[1]
+    slots = dataset.new_slots(workers=1, per_worker=1)
+    assert slots.take(0, 24, samples) is not None
+
+
 def test_a_clip_louder_than_full_scale_ends_no_pass_where_it_comes_first(tmp_path):
     loud = encoded(np.linspace(-20, 20, 1000, dtype=np.float32), "WAV", "FLOAT")
     loader = BatchLoader(dataset_of(corpus(tmp_path, replace={"t0_0.wav": loud})))
