@@ -14,6 +14,7 @@ import pytest
 from millrace.asr import calibrate_bucket_bs, verify_calibration
 from millrace.asr.calibration.trial import ROOT
 from millrace.common import atomic, jsonl, processes
+from millrace.common.training.updates import Updates
 from tests import forks
 from tests.asr import calibration_corpus as corpus
 from tests.asr.test_merge_calibration import calibration
@@ -45,6 +46,29 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
     assert verified["world_size"] == 2 and [rank["rank"] for rank in verified["ranks"]] == [0, 1]
     assert verified["steps"] in (6, 7, 8) and 0.1 < verified["peak_memory_gb"] < 16
     assert verified["peak_memory_gb"] == max(rank["peak_gb"] for rank in verified["ranks"])
+
+
+def test_a_rank_that_runs_out_of_memory_within_a_step_ends_the_others(tmp_path, monkeypatch):
+    config = corpus.write(tmp_path, {"b_0_1": (24, 0.2, 0.3)})
+    places = [tmp_path / "calibrated_bs.json", tmp_path / "verified.json"]
+    places[0].write_text(json.dumps({"b_0_1": {"batch_size": 4}}))
+    forward = Updates.forward
+    batches = []
+
+    def out_of_memory(updates, batch, more):
+        batches.append(batch)
+        if os.environ["RANK"] == "1" and len(batches) == 2:
+            raise MemoryError
+        return forward(updates, batch, more)
+
+    monkeypatch.setattr(Updates, "forward", out_of_memory)
+    arguments = flags(config, "--max-memory-gb=16", "--soak-steps=3")
+    arguments += [f"--calibration={places[0]}", f"--output={places[1]}"]
+    errors = tmp_path / "stderr"
+    ranks = forks.start_ranks(2, lambda: verify_calibration.main(arguments), errors)
+    assert 0 not in forks.joined(ranks)
+    assert "rank 1: out of memory at step 2" in errors.read_text()
+    assert not places[1].exists()
 
 
 @pytest.mark.parametrize(
