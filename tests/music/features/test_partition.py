@@ -740,7 +740,7 @@ def test_a_partition_file_says_what_is_read_and_from_where(tmp_path):
     with h5_file(tmp_path) as h5:
         h5["some/0001"], h5["other_____"] = cqt(1), cqt(2)
         # Beside a flat data set they cut nothing.
-        h5["ids"], h5["offsets"] = ["other_____"], [0]
+        h5["ids"], h5["offsets"] = ["other_____", "x"], [0, 9]
     records = [{"id": ID, "key": "some/0001"}]
     content = {"id": "p-1", "kind": "h5", "root": str(tmp_path), "path": "a.h5", "size": 1}
     content["records"] = records
