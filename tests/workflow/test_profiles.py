@@ -110,3 +110,7 @@ def test_training_is_told_before_its_time_is_up_and_its_job_starts_again():
 
 def test_what_was_left_half_written_is_built_again_and_what_failed_is_tried_again():
     assert DEFAULT["rerun-incomplete"] and DEFAULT["keep-going"] and SLURM["retries"] == 2
+
+
+def test_the_log_of_a_failed_step_is_shown():
+    assert DEFAULT["show-failed-logs"]

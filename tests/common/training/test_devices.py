@@ -60,6 +60,19 @@ def test_fewer_gpus_than_ranks_of_a_node_are_refused(monkeypatch, gpus, problem)
         devices.launch(Ranks(0, 2, 0, 2), LoopSettings(device="cuda", precision="32-true"))
 
 
+def test_ranks_of_one_machine_stay_on_its_loopback(monkeypatch):
+    class StayedError(Exception):
+        pass
+
+    def stay() -> None:
+        raise StayedError
+
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setattr(devices, "stay_on_loopback", stay)
+    with pytest.raises(StayedError):
+        devices.launch(Ranks(0, 2, 0, 2), LoopSettings(device="cpu", precision="32-true"))
+
+
 @pytest.mark.parametrize(("ranks", "tasks"), [(Ranks(0, 2, 0, 2), "1"), (Ranks(), "2")])
 def test_ranks_that_no_launcher_has_started_are_refused(monkeypatch, ranks, tasks):
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)

@@ -24,7 +24,7 @@ def launched(folder: Path, script: str, *flags: str) -> tuple[int, str]:
     """The exit code of a launcher of two ranks that run `script`, and what it said."""
     # In a file, as torchrun replaces what looks like its own names in arguments.
     (folder / "rank.sh").write_text(f"cd {folder}\n{script}")
-    arguments = ["--standalone", "--nproc-per-node=2", *flags, "--no-python"]
+    arguments = ["--nproc-per-node=2", *flags, "--no-python"]
     arguments += ["bash", str(folder / "rank.sh")]
     (code,) = forks.joined([forks.start(launching(arguments), folder / "stderr")])
     return code, (folder / "stderr").read_text()

@@ -253,7 +253,8 @@ def test_nobody_outside_of_the_machine_can_talk_to_its_ranks(tmp_path):
 
 def test_a_port_that_is_taken_is_named():
     with listen("localhost", 0) as taken:
-        port = taken.getsockname()[1]
+        address, port = taken.getsockname()
+        assert address == "127.0.0.1"
         with pytest.raises(MillraceError, match=rf"^localhost:{port}: cannot listen .*this port"):
             listen("localhost", port)
 
