@@ -480,6 +480,8 @@ def test_a_failed_job_on_a_terminal_shows_its_message_and_its_log(malta: Path):
     log = "── logs/speech/generate_manifest/malta-train-1-00000.log\n"
     assert "Millrace: failed: speech_generate_manifest malta-train-1-00000: " in text
     assert log in text and "Unknown level: 'LOUD'" in text.partition(log)[2]
+    notes = (malta / ".snakemake").glob("metadata/**/*")  # by which it would count as done
+    assert [path for path in notes if path.is_file()] == []
 
 
 def test_every_job_has_a_message_with_its_wildcards(dry_run: list[Job]):
