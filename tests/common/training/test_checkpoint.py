@@ -67,6 +67,9 @@ def test_a_checkpoint_is_on_disk_before_it_gets_its_name_and_so_is_the_name(tmp_
     renamed = calls.index(("rename", partial))
     assert ("fsync", f"{partial}/state.pt") in calls[:renamed]
     assert calls[renamed + 1] == ("fsync", str(tmp_path))
+    Checkpoints(tmp_path).mark_best(1)
+    best = partial.replace("partial", "best.partial")
+    assert calls[-2:] == [("rename", best), ("fsync", str(tmp_path))]
 
 
 def test_a_checkpoint_whose_reading_could_run_code_is_not_read(tmp_path):

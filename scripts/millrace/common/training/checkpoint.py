@@ -133,6 +133,8 @@ class Checkpoints:
         if best.exists():
             os.replace(best, self.folder / f".{name}.{os.getpid()}.removed.partial")
         os.replace(partial, best)
+        # Before its evaluation is noted, beside which a worse one would not be kept.
+        atomic.fsync_folder(self.folder)
         self._sweep()
 
     def load(self, checkpoint: WholeCheckpoint, mapped: bool = False) -> dict[str, Any]:
