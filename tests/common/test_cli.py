@@ -134,7 +134,7 @@ def test_a_reader_that_goes_away_is_no_traceback():
         text=True,
     )
     assert done.stdout == "0\n"
-    assert "Error" not in done.stderr.replace("BrokenPipeError: [Errno 32] Broken pipe", "")
+    assert "Traceback" not in done.stderr
 
 
 def test_options_may_not_be_abbreviated(capsys):
