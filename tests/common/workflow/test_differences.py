@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from millrace.common.workflow.differences import Items, compare, restore_times
+from millrace.common.workflow.differences import Items, compare, keep, restore_times
 
 
 def test_a_partition_of_which_any_output_is_left_has_output(tmp_path: Path):
@@ -44,6 +45,18 @@ def test_an_item_of_which_no_part_is_known_to_differ_has_other_content(tmp_path:
     items = Items("recording", dict, lambda *_: [], [f"{tmp_path}/{{}}"])
     changes = compare(tmp_path, ["a"], 1, items, left_out=[])
     assert changes.phrases == ["1 recording changed (x: content), 0 new, 0 gone"]
+
+
+def test_a_copy_whose_parse_was_killed_has_no_name(tmp_path: Path, monkeypatch):
+    def cut(_: Path, target: Path) -> None:
+        target.write_text("{")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "copy2", cut)
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(KeyboardInterrupt):
+        keep(tmp_path, Items("recording", dict, lambda *_: [], [f"{tmp_path}/{{}}.json"]))
+    assert not (tmp_path / "built/a.json").exists()
 
 
 # The later one is that of a folder which was copied without its times.

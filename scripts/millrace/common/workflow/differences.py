@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from millrace.common import jsonl
+from millrace.common import atomic, jsonl
 from millrace.common.errors import counted
 
 # More changes than this are listed in a file.
@@ -88,7 +88,10 @@ def keep(folder: Path, items: Items) -> set[str]:
         for path in folder.glob("*.json"):
             copy = copies / path.name
             if not _equal(path, copy) and each.is_current(path):
-                shutil.copy2(path, copy)
+                # A copy that was cut would end each later parse.
+                partial = atomic.partial_of(copy)
+                shutil.copy2(path, partial)
+                os.replace(partial, copy)
     paths = [*folder.glob("*.json"), *(folder / "built").glob("*.json")]
     return {path.stem for path in paths}
 
