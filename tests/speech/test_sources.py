@@ -17,7 +17,8 @@ from millrace.common.path_map import PathMap
 from millrace.common.workflow.sources import Sources
 from millrace.speech.corpus import alignment
 from millrace.speech.corpus.media import MediaFolder
-from millrace.speech.names import SHARD_NUMBERS
+from millrace.speech.country.tables import write_splits
+from millrace.speech.names import SHARD_NUMBERS, safe_name
 from tests import corpora
 from tests.speech.chain import FRACTIONS, Chain, edit
 
@@ -675,6 +676,28 @@ def test_the_name_of_a_splits_file_says_its_country(made):
     made.sync()
     assert made.splits("germany")["rec_0000"] == "test"
     assert made.splits("costa rica")["rec_0000"] == "train"
+
+
+@pytest.mark.parametrize(
+    ("country", "video_id"),
+    [
+        ("Соединённое Королевство", "rec_0000"),  # whose name is cut in paths
+        ("germany", "line\nbreak"),
+        ("germany", "separator\u2028\x85"),
+        ("germany", " blanks "),
+    ],
+)
+def test_every_splits_csv_that_millrace_writes_gives_the_same_splits_again(made, country, video_id):
+    corpora.make_corpus(made.root, {country: 3}, seconds=10)
+    corpora.add_recording(made.root, country, video_id, 10)
+    splits = dict.fromkeys(("rec_0000", "rec_0001", "rec_0002"), "validation")
+    splits[video_id] = "test"
+    rows = [{"video_id": name, "split": split} for name, split in splits.items()]
+    name = f"{safe_name(country)}_splits.csv"
+    write_splits(made.folder / name, [row | {"source_audio_path": ""} for row in rows])
+    made.options["splits_file"] = str(made.folder / name)
+    made.sync()
+    assert made.splits(country) == splits
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from millrace.common.errors import MillraceError
+from millrace.speech.names import safe_name
 
 _WORDS = dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 _WORDS |= {"train": "train", "test": "test"}
@@ -28,11 +29,17 @@ class GivenSplit(NamedTuple):
 
 
 class GivenSplits(dict[tuple[str, str], GivenSplit]):
-    """The splits of `speech.splits_file`, by (country, video_id); the country is "" if none is
-    said."""
+    """The splits of `speech.splits_file`, by (country as it stands in paths, video_id); the country
+    is "" if none is said."""
 
     def of(self, country: str, video_id: str) -> GivenSplit | None:
-        return self.get((country, video_id)) or self.get(("", video_id))
+        key = _key(country, video_id)
+        return self.get(key) or self.get(("", key[1]))
+
+
+def _key(country: str, video_id: str) -> tuple[str, str]:
+    """The name of a file says a country as it stands in paths, which may be cut."""
+    return safe_name(country.strip()), video_id.strip()
 
 
 def read(path: str) -> GivenSplits:
@@ -68,15 +75,16 @@ def _rows(file: Path) -> Iterator[tuple[tuple[str, str], GivenSplit]]:
     if file.name.endswith(_SUFFIX):
         named = unquote(file.name.removesuffix(_SUFFIX))
     try:
-        rows = csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines(), restval="")
-        columns = set(rows.fieldnames or ())
-        if "split" not in columns or not {"video_id", "source_audio_path"} & columns:
-            problem = "speech.splits_file has no header with video_id and split"
-            raise MillraceError(problem, str(file), "Write these names in its first line")
-        for row in rows:
-            video_id = row.get("video_id") or Path(row.get("source_audio_path", "")).stem
-            key = (row.get("country") or named).strip(), video_id.strip()
-            yield key, _given(key[1], row, f"{file}, line {rows.line_num}")
+        with open(file, newline="", encoding="utf-8-sig") as handle:
+            rows = csv.DictReader(handle, restval="")
+            columns = set(rows.fieldnames or ())
+            if "split" not in columns or not {"video_id", "source_audio_path"} & columns:
+                problem = "speech.splits_file has no header with video_id and split"
+                raise MillraceError(problem, str(file), "Write these names in its first line")
+            for row in rows:
+                video_id = row.get("video_id") or Path(row.get("source_audio_path", "")).stem
+                key = _key(row.get("country") or named, video_id)
+                yield key, _given(key[1], row, f"{file}, line {rows.line_num}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         problem = f"speech.splits_file cannot be read ({error})"
         raise MillraceError(problem, str(file), "Name a CSV") from None
