@@ -346,6 +346,11 @@ CASES = {
             says="persistent workers",
         ),
         bug(
+            "rows by an epoch that workers miss, in another order in each",
+            lambda: load(NoisyByEpoch(), sampler=Shuffled(24), persistent_workers=True),
+            says="persistent workers",
+        ),
+        bug(
             "a sampler and shuffle",
             lambda: DataLoader(Rows(), sampler=Shuffled(24), shuffle=True),
             says="mutually exclusive",

@@ -82,7 +82,8 @@ class Told(NamedTuple):
             return False
         own = list(map(_content, self.own))
         main = list(map(_content, self.main))
-        return own[0] == own[1] and main[0] == main[2] != main[1]
+        is_heard = not _same(main[0], main[1]) and _same(main[0], main[2])
+        return is_heard and _same(own[0], own[1])
 
 
 @check("DP14", "epochs", "set_epoch", "loop", "source")
@@ -224,15 +225,29 @@ def _differ(orders: Orders) -> bool:
     return any(one != other for pair in pairs for one, other in pair)
 
 
-def _content(batches: list[Batch]) -> list[Any]:
-    """What the batches of an epoch hold; where indices are drawn, in whatever order."""
-    contents = []
-    for batch in batches:
+Content = dict[Any, Any]  # what an epoch gave: digests of samples by their rows
+
+
+def _content(batches: list[Batch]) -> Content:
+    """What the batches of an epoch hold, by the rows that were drawn, in whatever order; of a
+    stream by their turn."""
+    content: Content = {}
+    for turn, batch in enumerate(batches):
         samples = [sample[""] for sample in batch.samples]
-        contents.append([batch.indices, samples])
-    if batches and batches[0].indices:
-        return sorted(contents, key=str)
-    return contents
+        if batch.indices is None:
+            content[turn] = samples
+        elif len(batch.indices) == len(samples):
+            content.update(zip(batch.indices, samples, strict=True))
+        else:
+            content[str(batch.indices)] = samples
+    return content
+
+
+def _same(one: Content, other: Content) -> bool:
+    """Whether the rows that both epochs have are the same in both."""
+    shared = one.keys() & other.keys()
+    is_as_long = len(one) == len(other)
+    return bool(shared) and is_as_long and all(one[row] == other[row] for row in shared)
 
 
 @check("end")
