@@ -16,6 +16,7 @@ from millrace.common.errors import MillraceError
 from millrace.music import evaluate_model
 from millrace.music.models.clews import Clews
 from millrace.music.models.config import CONFIGS
+from millrace.music.sampling.cliques import Cliques
 from millrace.music.training import conf, evaluation, run
 from millrace.music.training.metrics import track_distances
 from tests.music.seeded import set_weights
@@ -175,6 +176,9 @@ def test_ranks_share_tracks_and_queries_and_count_none_twice(tmp_path):
     parts = [embedded(share(OneOf(), rank)) for rank in (0, 1)]
     assert sorted(torch.cat([part.ids for part in parts]).tolist()) == tracks.ids.tolist()
     assert torch.equal(parts[1].embeddings, tracks.embeddings[1::2])
+    # The noise is a recording's own, whichever others have features.
+    cliques = Cliques(*(column[1:] for column in vars(cliques).values()))
+    assert torch.equal(embedded(alone).embeddings, tracks.embeddings[1:])
     figures = evaluation.scored(tracks, "bpwr-5", alone)
     halves = [evaluation.scored(tracks, "bpwr-5", share(OneOf(), rank)) for rank in (0, 1)]
     together = torch.cat([half["ARP"] for half in halves])
