@@ -96,13 +96,14 @@ def test_broken_lines_are_counted_with_their_numbers(tmp_path):
         {"youtube_id": "two", "hop_s": 20, "shape": [84], "h5_chunk": 1},
         {"youtube_id": "one", "h5_chunk": "2.h5", "h5_key": "k"},
         {"youtube_id": "three", "h5_chunk": [1], "h5_key": 7, "mm_path": {}, "hop_s": 2},
-        {"youtube_id": "four", "shape": [0, 84]},
+        {"youtube_id": "four", "shape": [0, 84], "hop_s": True},
     )
     metadata = read_metadata(path)
     assert [(row["line"], row["reason"]) for row in metadata.problems] == [
         *((2, "broken_line"), (3, "broken_line"), (5, "no_id"), (6, "no_id")),
         *((7, "bad_h5"), (7, "bad_hop"), (7, "bad_shape"), (8, "duplicate_id")),
-        *((9, "bad_h5"), (9, "bad_key"), (9, "bad_mm"), (9, "bad_hop"), (10, "bad_shape")),
+        *((9, "bad_h5"), (9, "bad_key"), (9, "bad_mm"), (9, "bad_hop")),
+        *((10, "bad_hop"), (10, "bad_shape")),
     ]
     assert metadata.records["one"] == Record("one", "2.h5", "k")
 
