@@ -315,5 +315,5 @@ def test_splits_have_the_names_that_people_use():
 
 def test_the_contract_says_how_stored_frames_make_the_models():
     contract = Contract()
-    hops = {0.02: 5, 0.1: 1, 0.05: 2, 0.01: 10, 0.2: None, 512 / 22050: None}
+    hops = {0.02: 5, 0.1: 1, 0.05: 2, 0.01: 10, 0.2: None, 512 / 22050: None, 0.0201: None}
     assert {hop: contract.pooling(hop) for hop in hops} == hops
