@@ -607,13 +607,28 @@ def test_ranks_that_do_not_do_the_same_are_found_out(tmp_path, monkeypatch, kind
         run(tmp_path, {"save_steps": 0, "log_steps": 100, "max_steps": 1}, {})
 
 
-def test_another_rank_than_the_first_says_and_saves_nothing(tmp_path, monkeypatch):
-    levels = []
+def become_rank(monkeypatch: pytest.MonkeyPatch, rank: int) -> list[int]:
+    """Be this rank of two, without the other one; the levels of the log from now on."""
+    levels: list[int] = []
     launch = devices.launch
-    monkeypatch.setattr(Ranks, "from_environment", lambda: Ranks(1, 2, 1, 2))
+    monkeypatch.setattr(Ranks, "from_environment", lambda: Ranks(rank, 2, rank, 2))
     monkeypatch.setattr(devices, "launch", lambda _, settings: launch(Ranks(), settings))
     monkeypatch.setattr(loop, "Exchange", lambda *_: Exchange(1))
     monkeypatch.setattr(loop.log, "setLevel", levels.append)
+    return levels
+
+
+def test_each_rank_draws_by_itself(tmp_path, monkeypatch):
+    seeds = []
+    monkeypatch.setattr(TinyTask, "rank_state", lambda _: seeds.append(torch.initial_seed()))
+    for rank in range(2):
+        become_rank(monkeypatch, rank)
+        run(tmp_path / f"{rank}", {"max_steps": 1}, {})
+    assert seeds[0] != seeds[-1]
+
+
+def test_another_rank_than_the_first_says_and_saves_nothing(tmp_path, monkeypatch):
+    levels = become_rank(monkeypatch, 1)
     score_as(monkeypatch, {1: 1.0})
     run(tmp_path, {"max_steps": 1}, {})
     assert levels == [logging.WARNING]
