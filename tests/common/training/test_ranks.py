@@ -14,6 +14,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import orjson
@@ -295,6 +296,22 @@ def test_what_ranks_exchange_cannot_run_code(tmp_path):
     plain = {"a": (1.5, None, "ä"), 3: [True, b"x"], "weights": torch.arange(3)}
     again = unpacked(packed(plain))
     assert torch.equal(again.pop("weights"), plain.pop("weights")) and again == plain
+
+
+def test_ranks_tell_each_other_values_of_any_length():
+    short = packed("short")
+    long = "long" * 50_000
+
+    def all_gather(parts: list[torch.Tensor], mine: torch.Tensor, group: object) -> None:
+        """As on a rank whose only peer tells `short`."""
+        parts[0].copy_(mine)
+        theirs = torch.tensor([len(short)]) if mine.dtype == torch.int64 else short
+        parts[1][: len(theirs)] = theirs
+
+    exchange = Exchange(1)
+    exchange.world_size = 2
+    exchange._dist = SimpleNamespace(all_gather=all_gather)
+    assert exchange.gathered(long) == [long, "short"]
 
 
 class Evil:
