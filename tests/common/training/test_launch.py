@@ -111,11 +111,17 @@ def test_every_rank_gets_the_signal_that_the_launcher_gets(tmp_path, monkeypatch
     assert {path.name for path in tmp_path.glob("got-*")} == {"got-0", "got-1"}
 
 
-def test_the_last_line_of_the_rank_that_failed_first_is_shown(tmp_path):
-    script = "echo of rank $RANK >&2; [ $RANK = 1 ] && exit 3; sleep 60"
+def test_lines_of_the_first_rank_and_the_last_one_of_that_which_failed_first_are_shown(tmp_path):
+    script = """
+        echo of rank $RANK >&2
+        [ $RANK = 0 ] && { touch up; sleep 60; }
+        until [ -e up ]; do sleep 0.05; done
+        exit 3
+    """
     code, text = launched(tmp_path, script, "--log-dir", str(tmp_path / "logs"))
-    end = "failed: rank 1: exit code 3 (of rank 1), rank 0: signal SIGTERM"
-    assert code == 1 and text.rstrip().endswith(end)
+    first, last = text.splitlines()
+    assert code == 1 and first == "of rank 0"
+    assert last.endswith(" ERROR failed: rank 1: exit code 3 (of rank 1), rank 0: signal SIGTERM")
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
