@@ -61,7 +61,7 @@ def test_a_folder_that_holds_files_of_no_run_is_refused_and_stays(tmp_path, note
     assert names(tmp_path) == before
 
 
-def test_two_processes_never_train_in_one_folder(tmp_path):
+def test_two_processes_never_train_in_one_folder(tmp_path, caplog):
     other = "import sys, time; from millrace.common.training import run_folder\n"
     other += "with run_folder.held(sys.argv[1]): print('in', flush=True); time.sleep(60)"
     with subprocess.Popen(
@@ -78,6 +78,7 @@ def test_two_processes_never_train_in_one_folder(tmp_path):
         with run_folder.held(tmp_path / "run"):
             assert run_folder.claim(tmp_path / "run", {"lr": 1})
             assert names(tmp_path / "run") == {".lock", "run.json"}
+    assert caplog.text.count("another process is training here; waiting 60 s") == 1
 
 
 def test_a_worker_that_lives_longer_keeps_nobody_out(tmp_path):
