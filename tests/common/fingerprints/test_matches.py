@@ -166,6 +166,15 @@ def test_three_equal_words_show_a_copy_of_which_a_fifth_of_the_bits_may_differ(
     assert bool(matches.find(one(searched), Known(one(drawn)))) == is_found
 
 
+@pytest.mark.parametrize(("later", "is_found"), [(1, True), (2, False)])
+def test_equal_words_a_step_later_are_of_the_same_copy(later, is_found):
+    drawn = np.random.default_rng(5).integers(1, 1 << 32, 60 * SEARCHED_STEPS, np.uint32)
+    searched = drawn[::SEARCHED_STEPS].copy()
+    searched[2:] ^= np.uint32(0b111)
+    searched[9] = drawn[9 * SEARCHED_STEPS + later]
+    assert bool(matches.find(one(searched), Known(one(drawn)))) == is_found
+
+
 def test_silence_of_both_makes_no_copy_of_three_equal_words():
     sound = np.random.default_rng(5).integers(1, 1 << 32, 60 * SEARCHED_STEPS, np.uint32)
     sound[3 * SEARCHED_STEPS :] = SILENCE
