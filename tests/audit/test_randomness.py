@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
 from millrace.audit.checks.findings import LONGER, Finding, judge, load
 from millrace.audit.checks.records import Batch, parse
@@ -124,6 +124,14 @@ def test_an_epoch_that_is_told_is_read_without_workers_too_if_they_go_on(rank, p
     seen = set_epoch(target_of(loader), rank)
     assert (seen["parts"], seen["flags"]) == (["sampler", "dataset"], {"sampler.shuffle": True})
     assert ("main" in seen, "numbers" in seen) == (persistent, False)
+
+
+@pytest.mark.parametrize("name", ["shuffle", "_shuffle"])
+def test_a_sampler_says_by_either_name_that_it_shuffles(rank, name):
+    sampler = SequentialSampler(plain.Squares())
+    setattr(sampler, name, True)
+    seen = set_epoch(target_of(DataLoader(plain.Squares(), sampler=sampler)), rank)
+    assert seen["flags"] == {f"sampler.{name}": True}
 
 
 class ToldStream(SampledStream):
