@@ -273,6 +273,12 @@ def test_mixed_precision_learns_with_weights_in_float32(tmp_path, precision):
     assert result.evaluations[steps[-1]]["mse"] < 0.5 * result.evaluations[0]["mse"]
 
 
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_a_gradient_that_is_not_finite_stops_a_run_in_mixed_precision(tmp_path, precision):
+    with pytest.raises(MillraceError, match=r"not finite .after step 1, by step 2"):
+        run(tmp_path, {"precision": precision}, {"fault": "nan", "at_step": 2})
+
+
 def test_a_run_in_half_precision_goes_on_with_its_scale(tmp_path, monkeypatch):
     scales, backward = [], Updates.backward
 

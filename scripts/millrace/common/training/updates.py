@@ -95,7 +95,8 @@ class Updates:
         most = self.settings.max_grad_norm or math.inf
         clip = self.fabric.clip_gradients
         self._norm = clip(self.wrapped, self.optimizer, max_norm=most, error_if_nonfinite=False)
-        if self.settings.precision != "16-mixed":  # whose scaler skips such steps
+        # A scaler skips such steps. 16-mixed has none on a CPU, where Fabric takes bfloat16 for it.
+        if getattr(self.fabric.strategy.precision, "scaler", None) is None:
             self._infinite |= ~torch.isfinite(self._norm)
             if self.device.type == "cpu":
                 self.check_finite(step)
