@@ -16,7 +16,7 @@ from millrace.speech.columns import COMPLETED, DUPLICATE
 from millrace.speech.names import Partition
 from millrace.speech.shards import build as shards
 from millrace.speech.shards import left_out
-from millrace.speech.shards.index import read_sidecar, tars_of
+from millrace.speech.shards.index import read_sidecar, sidecar_path, tars_of
 from millrace.speech.shards.plan import ShardOptions, plan_partition
 from tests.speech.shard_corpus import PARTITION, corpus, digests
 
@@ -96,6 +96,19 @@ def test_what_a_killed_run_took_out_comes_back_if_it_is_no_copy_after_all(tar, m
         left_out.settle(tar, {keys(tar)[0]: "copy"})
     assert digests(tar.parent) != whole
     assert left_out.settle(tar, {}) and digests(tar.parent) == whole
+
+
+def test_what_leaves_is_written_once(tar, monkeypatch):
+    """A run that is killed where it is written again would leave a partial file for good."""
+    replacing, written = atomic.replacing, []
+
+    def noted(path):
+        written.append(path)
+        return replacing(path)
+
+    monkeypatch.setattr(atomic, "replacing", noted)
+    left_out.settle(tar, {keys(tar)[0]: "copy"})
+    assert written == [left_out.path_beside(tar), tar, sidecar_path(tar)]
 
 
 def interrupted(*_):

@@ -58,7 +58,9 @@ def settle(tar: Path, copies: Mapping[str, str]) -> bool:
         written = _write(tar, cut, left, members)
         table = _table(rows, wanted, written.offsets)
         write_sidecar(tar, Sidecar(sidecar.digest, written.size, written.sha256, table))
-        _write(beside, cut, wanted.keys(), members)
+        # Where copies only leave, the first step has written just these.
+        if not before.keys() < wanted.keys():
+            _write(beside, cut, wanted.keys(), members)
     return True
 
 
