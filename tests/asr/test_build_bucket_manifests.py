@@ -37,7 +37,7 @@ def run(capfd: pytest.CaptureFixture) -> Callable[..., tuple[int, str]]:
     return build
 
 
-def test_the_output_is_a_folder_or_the_config_in_it(tmp_path: Path, run, capfd) -> None:
+def test_the_output_is_a_folder_or_the_config_in_it(tmp_path, run, capfd):
     rows, index = corpus(tmp_path, tars=1, members=10)
     common = ["--train", write_manifest(tmp_path / "train.parquet", rows), "--tar-index", index]
     common = [str(argument) for argument in [*common, "--output"]]
@@ -49,7 +49,7 @@ def test_the_output_is_a_folder_or_the_config_in_it(tmp_path: Path, run, capfd) 
     assert "always bucket_config.json" in capfd.readouterr().err
 
 
-def test_a_foreign_corpus_from_the_command_line(tmp_path: Path, run) -> None:
+def test_a_foreign_corpus_from_the_command_line(tmp_path, run):
     rows, index = corpus(tmp_path, tars=3, members=40)
     (tmp_path / "indices").mkdir()
     index.rename(tmp_path / "indices" / "part-00000.parquet")
@@ -78,7 +78,7 @@ def test_a_foreign_corpus_from_the_command_line(tmp_path: Path, run) -> None:
     assert own == ["b_0_8.parquet", "b_8_20.parquet"]
 
 
-def test_relative_tars_start_at_the_root(tmp_path: Path, run) -> None:
+def test_relative_tars_start_at_the_root(tmp_path, run):
     rows, index = corpus(tmp_path, tars=2, members=10)
     relative = [
         {**row, "tar_path": str(Path(row["tar_path"]).relative_to(tmp_path))} for row in rows
@@ -91,7 +91,7 @@ def test_relative_tars_start_at_the_root(tmp_path: Path, run) -> None:
     assert "no train row is left of 20: 20 tar_not_indexed" in seen and "Traceback" not in seen
 
 
-def test_indices_of_partitions_that_are_no_more_are_removed(tmp_path: Path, run) -> None:
+def test_indices_of_partitions_that_are_no_more_are_removed(tmp_path, run):
     rows, index = corpus(tmp_path, tars=2, members=10)
     folder = tmp_path / "tar_index"
     folder.mkdir()
@@ -106,7 +106,7 @@ def test_indices_of_partitions_that_are_no_more_are_removed(tmp_path: Path, run)
     assert sorted(path.name for path in folder.iterdir()) == sorted([index.name, *stay])
 
 
-def test_the_speech_lanes_shards(tmp_path: Path, run) -> None:
+def test_the_speech_lanes_shards(tmp_path, run):
     index = speech_index(tmp_path)
     arguments = ["--manifests", index, "--tar-root", index.parent, "--speech-transcript", "asr"]
     assert run(tmp_path / "out", *arguments, "--max-error-fraction", "0.5")[0] == 0
@@ -114,7 +114,7 @@ def test_the_speech_lanes_shards(tmp_path: Path, run) -> None:
     assert transcripts == {"asr 2", "asr 6", "asr 10"}
 
 
-def test_without_manifests_the_speech_lanes_index_is_read(tmp_path: Path, run, monkeypatch) -> None:
+def test_without_manifests_the_speech_lanes_index_is_read(tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     speech_index(Path("results/speech")).rename("results/speech/index.parquet")
     assert run(Path("out"), "--max-error-fraction", "0.5")[0] == 0
@@ -138,9 +138,7 @@ def test_without_manifests_the_speech_lanes_index_is_read(tmp_path: Path, run, m
         (["--train", "a.parquet", "--tar-index", "no.index"], "no tar index there"),
     ],
 )
-def test_errors_are_one_line(
-    tmp_path: Path, arguments: list[str], message: str, run, monkeypatch
-) -> None:
+def test_errors_are_one_line(tmp_path, arguments, message, run, monkeypatch):
     rows, _ = corpus(tmp_path, tars=1, members=2)
     write_manifest(tmp_path / "a.parquet", rows)
     monkeypatch.chdir(tmp_path)

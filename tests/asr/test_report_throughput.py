@@ -45,7 +45,7 @@ def _report(folder: Path, arguments: list[str]) -> Page:
     return shown
 
 
-def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
+def test_the_tables_hold_the_figures_of_the_runs(tmp_path):
     shown = _report(tmp_path, _write(tmp_path))
     result = jsonl.read(tmp_path / "result.json")
     assert shown.outline == {
@@ -82,7 +82,7 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     assert shown.by_name(PROFILE)["forward: mel"] == ["25.0", "12.5"]
 
 
-def test_every_criterion_is_listed_with_its_figure(tmp_path: Path) -> None:
+def test_every_criterion_is_listed_with_its_figure(tmp_path):
     on_cpu = {"machine": CPU, "gpu": None, "facts": {"tf32": "none"}}
     shown = _report(tmp_path, _write(tmp_path, bench=on_cpu))
     assert shown.by_name(COMPARISON)["GPU use"] == ["40.0 %", "–", "–"]
@@ -95,7 +95,7 @@ def test_every_criterion_is_listed_with_its_figure(tmp_path: Path) -> None:
     assert shown.texts[CRITERIA][1:] == expected and len(expected) == 6
 
 
-def test_the_precision_is_said(tmp_path: Path) -> None:
+def test_the_precision_is_said(tmp_path):
     facts = {"precision": "bf16-true", "tf32": "none"}
     shown = _report(tmp_path, _write(tmp_path, bench={"facts": facts}))
     text = " ".join(shown.text.split())
@@ -107,21 +107,21 @@ def test_the_precision_is_said(tmp_path: Path) -> None:
     assert "(no TF32)" in " ".join(plain.text.split())
 
 
-def test_a_bucket_without_rows_is_not_on_the_page(tmp_path: Path) -> None:
+def test_a_bucket_without_rows_is_not_on_the_page(tmp_path):
     arguments = _write(tmp_path)
     bucket_config(tmp_path, b_5_7=0)
     buckets = _report(tmp_path, arguments).by_name("Our steps by bucket")
     assert list(buckets) == [name for name in BUCKETS if name != "b_5_7"]
 
 
-def test_a_run_that_died_is_reported(tmp_path: Path) -> None:
+def test_a_run_that_died_is_reported(tmp_path):
     died = {"steps": 60, "finished": False, "failed": "out of memory"}
     shown = _report(tmp_path, _write(tmp_path, bench=died))
     stability = shown.by_name(CRITERIA)["Stability"]
     assert stability[1:] == ["✗ fail", "bench after 60 steps: out of memory"]
 
 
-def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_runs_give_the_same_bytes(tmp_path):
     arguments = _write(tmp_path)
     _report(tmp_path, arguments)
     first = {name: (tmp_path / name).read_bytes() for name in OUTPUTS}
@@ -131,7 +131,7 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     assert {name: (tmp_path / name).read_bytes() for name in OUTPUTS} == first
 
 
-def test_reading_a_report_needs_no_torch() -> None:
+def test_reading_a_report_needs_no_torch():
     code = (
         "import sys, millrace.asr.report_throughput; assert not {'torch', 'pyarrow'} &"
         " set(sys.modules)"

@@ -125,7 +125,7 @@ def restarts() -> dict[str, int]:
 
 @needs_slurm
 def test_cancelled_jobs_are_tried_again_and_those_of_a_lost_node_elsewhere(
-    shared_slurm, start, corpus, undisturbed, tmp_path: Path
+    shared_slurm, start, corpus, undisturbed, tmp_path
 ):
     workflow = on_cluster(tmp_path, corpus, 7)
     run = start(workflow)
@@ -158,7 +158,7 @@ def test_cancelled_jobs_are_tried_again_and_those_of_a_lost_node_elsewhere(
 
 @needs_slurm
 def test_after_a_killed_snakemake_the_next_is_refused_until_its_jobs_have_ended(
-    shared_slurm, start, corpus, undisturbed, tmp_path: Path
+    shared_slurm, start, corpus, undisturbed, tmp_path
 ):
     workflow = on_cluster(tmp_path, corpus, 10)
     killed = start(workflow)
@@ -193,7 +193,7 @@ def test_after_a_killed_snakemake_the_next_is_refused_until_its_jobs_have_ended(
 @pytest.mark.long
 @pytest.mark.e2e
 def test_while_a_local_step_of_a_killed_snakemake_lives_its_successor_is_refused(
-    start, corpus, undisturbed, tmp_path: Path
+    start, corpus, undisturbed, tmp_path
 ):
     workflow = Workflow(tmp_path, **config(corpus, 3))
     workflow.PLACE = ("--cores", "1")

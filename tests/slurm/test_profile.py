@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -41,7 +40,7 @@ class OnCluster(Workflow):
 
 
 @needs_slurm
-def test_both_lanes_run_on_a_cluster_with_the_bytes_of_a_local_run(slurm, tmp_path: Path):
+def test_both_lanes_run_on_a_cluster_with_the_bytes_of_a_local_run(slurm, tmp_path):
     there, here = tmp_path / "cluster", tmp_path / "local"
     corpora.make_corpus(there / "resources/speech/countries", {"malta": 8}, seconds=20)
     # With its times, which indexes hold.
@@ -88,7 +87,7 @@ def test_both_lanes_run_on_a_cluster_with_the_bytes_of_a_local_run(slurm, tmp_pa
 
 
 @needs_slurm
-def test_a_job_that_lacks_memory_is_tried_twice_more_with_more(slurm, tmp_path: Path):
+def test_a_job_that_lacks_memory_is_tried_twice_more_with_more(slurm, tmp_path):
     (tmp_path / "run").mkdir()
     os.symlink(ROOT / "slurm", tmp_path / "run/slurm")
     corpora.make_corpus(tmp_path / "run/resources/speech/countries", {"malta": 1}, seconds=10)

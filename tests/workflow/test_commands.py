@@ -19,7 +19,7 @@ from millrace.common.workflow.sources import Sources
 from millrace.image.inputs import ImageInputs
 from millrace.music.inputs import MusicInputs
 from millrace.speech.inputs import SpeechInputs
-from tests.workflow.workflow import ROOT, Job, Workflow
+from tests.workflow.workflow import ROOT, Job
 
 # Inputs that a step finds itself, through a file or folder it is given: too many for a command
 # line.
@@ -82,7 +82,7 @@ def parse(command: str) -> tuple[str, dict]:
     return module, vars(importlib.import_module(module).make_parser().parse_args(argv[:-2]))
 
 
-def test_every_job_rule_occurs_and_parses(dry_run: list[Job], jobs: dict[str, dict]):
+def test_every_job_rule_occurs_and_parses(dry_run, jobs):
     seen = set()
     for job in dry_run:
         module, _ = parse(job.command)
@@ -92,7 +92,7 @@ def test_every_job_rule_occurs_and_parses(dry_run: list[Job], jobs: dict[str, di
     assert seen == set(jobs)
 
 
-def test_commands_carry_the_files_and_the_choices_of_their_job(dry_run: list[Job]):
+def test_commands_carry_the_files_and_the_choices_of_their_job(dry_run):
     for job in dry_run:
         _, options = parse(job.command)
         for text in filter(None, job.wildcards.split(", ")):
@@ -104,7 +104,7 @@ def test_commands_carry_the_files_and_the_choices_of_their_job(dry_run: list[Job
             assert output in given, f"{job.rule}: {output} is no option's value"
 
 
-def test_every_named_file_and_parameter_is_in_the_command(jobs: dict[str, dict]):
+def test_every_named_file_and_parameter_is_in_the_command(jobs):
     for name, rule in jobs.items():
         said = set(re.findall(r"\{(?:input|output|params)\.(\w+)", rule["shell"]))
         unsaid = {*rule["inputs"], *rule["outputs"], *rule["params"]} - said
@@ -114,7 +114,7 @@ def test_every_named_file_and_parameter_is_in_the_command(jobs: dict[str, dict])
         assert not re.search(r'= *f?"--', rules.read_text()), rules.name
 
 
-def test_a_flag_carries_the_file_or_parameter_that_is_called_like_it(jobs: dict[str, dict]):
+def test_a_flag_carries_the_file_or_parameter_that_is_called_like_it(jobs):
     for name, rule in jobs.items():
         known = {*rule["inputs"], *rule["outputs"], *rule["params"]}
         for flag, carried in re.findall(r"--([\w-]+)[ =]\{\w+\.(\w+)(?::q)?\}", rule["shell"]):
@@ -136,7 +136,7 @@ def test_a_command_names_no_file_but_through_the_inputs_and_outputs_of_its_job(j
     assert {name: files for name, files in named.items() if files} == expected
 
 
-def test_each_option_of_a_step_is_given_by_its_rule_or_is_for_use_by_hand(dry_run: list[Job]):
+def test_each_option_of_a_step_is_given_by_its_rule_or_is_for_use_by_hand(dry_run):
     missing: dict[str, set[str]] = {}
     for job in dry_run:
         words = {word.partition("=")[0] for word in shlex.split(job.command)}
@@ -156,17 +156,17 @@ def options_of(dry_run: list[Job], rule: str) -> dict:
     return parse(job.command)[1]
 
 
-def test_a_run_of_music_is_evaluated_on_test_by_its_best_model(dry_run: list[Job]):
+def test_a_run_of_music_is_evaluated_on_test_by_its_best_model(dry_run):
     best = "checkpoint=results/music/runs/tiny/checkpoint_best.ckpt"
     assert options_of(dry_run, "music_evaluate_model")["overrides"] == ["partition=test", best]
 
 
 @pytest.mark.parametrize("step", ["build", "merge"])
-def test_features_are_indexed_by_the_contract_of_the_config(dry_run: list[Job], step):
+def test_features_are_indexed_by_the_contract_of_the_config(dry_run, step):
     assert options_of(dry_run, f"music_{step}_feature_index")["bins"] == 72
 
 
-def test_the_audit_of_the_config_is_what_is_run_and_judged(dry_run: list[Job]):
+def test_the_audit_of_the_config_is_what_is_run_and_judged(dry_run):
     given: dict[str, dict] = {"lane=music, run=tiny": {}, "lane=image, run=demo": {}}
     for job in dry_run:
         if job.rule in ("audit_check_loader", "audit_verify_findings"):
@@ -179,7 +179,7 @@ def test_the_audit_of_the_config_is_what_is_run_and_judged(dry_run: list[Job]):
     assert (image["exit_zero"], image["refuse"]) == (True, "none")
 
 
-def test_runs_are_reported_and_trained_each_in_its_own_place(dry_run: list[Job]):
+def test_runs_are_reported_and_trained_each_in_its_own_place(dry_run):
     throughput = options_of(dry_run, "asr_report_throughput")
     for run in ("bench", "baseline", "check", "profile"):
         assert str(throughput[run]) == f"results/asr/runs/{run}/metrics.json"
@@ -201,7 +201,7 @@ def test_runs_are_reported_and_trained_each_in_its_own_place(dry_run: list[Job])
         ("music_report_training", "", "results/music/runs/tiny/test.json"),
     ],
 )
-def test_a_job_waits_for_what_others_write(dry_run: list[Job], rule, wildcards, read):
+def test_a_job_waits_for_what_others_write(dry_run, rule, wildcards, read):
     (job,) = (job for job in dry_run if (job.rule, job.wildcards) == (rule, wildcards))
     assert read in job.input.split(", ")
 
@@ -314,7 +314,7 @@ def test_steps_are_given_each_key_of_their_stage_and_no_other(
     assert sources.QUIET_KEYS.isdisjoint(inputs.stages[stage].keys)
 
 
-def test_every_parser_knows_its_own_command_and_explains_every_option(jobs: dict[str, dict]):
+def test_every_parser_knows_its_own_command_and_explains_every_option(jobs):
     for name in jobs:
         lane, _, step = name.partition("_")
         parser = parser_of(name)
@@ -328,7 +328,7 @@ def test_every_parser_knows_its_own_command_and_explains_every_option(jobs: dict
             ), name
 
 
-def test_a_printed_command_runs_when_pasted(fresh: Workflow, dry_run: list[Job]):
+def test_a_printed_command_runs_when_pasted(fresh, dry_run):
     """The shell gets what Snakemake prints, a name with a percent sign included."""
     job = next(
         job for job in dry_run if job.rule == "speech_generate_manifest" and "%20" in job.wildcards

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import jinja2
@@ -273,12 +272,12 @@ def test_numbers_that_arrive_as_text_are_numbers_where_numbers_are_wanted():
 
 
 @pytest.mark.e2e
-def test_a_key_is_overridden_for_one_run_as_the_readme_says(tmp_path: Path):
+def test_a_key_is_overridden_for_one_run_as_the_readme_says(tmp_path):
     override = re.search(r"--config '(speech=.*?)'", (ROOT / "README.md").read_text())[1]
     assert Workflow(tmp_path).call("--dry-run", "--config", override).returncode == 0
 
 
-def test_a_duplicate_key_is_named_with_its_lines(tmp_path: Path):
+def test_a_duplicate_key_is_named_with_its_lines(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(
         "asr:\n  runs: {a: {lr: 1}}\nspeech:\n  max_cer: 0.1\n  max_cer: 0.2\nasr: {}\n"
@@ -306,7 +305,7 @@ def test_a_duplicate_key_is_named_with_its_lines(tmp_path: Path):
         (b"[" * 9999, "recursion"),
     ],
 )
-def test_a_config_file_that_is_no_yaml_is_named_with_its_line(tmp_path: Path, raw: bytes, words):
+def test_a_config_file_that_is_no_yaml_is_named_with_its_line(tmp_path, raw, words):
     path = tmp_path / "config.yaml"
     path.write_bytes(raw)
     with pytest.raises(SystemExit) as caught:
@@ -315,7 +314,7 @@ def test_a_config_file_that_is_no_yaml_is_named_with_its_line(tmp_path: Path, ra
     assert line.startswith(f"Millrace: {path}") and words in line
 
 
-def test_yaml_and_no_config_file_pass(tmp_path: Path):
+def test_yaml_and_no_config_file_pass(tmp_path):
     for path in (tmp_path / "none.yaml", ROOT / "config.yaml"):
         workflow_config.check_syntax(path)
 
@@ -332,7 +331,7 @@ def test_all_problems_are_told_at_once_one_a_line():
         (["--config", "lane=[speech]"], ["lane: no such section"]),
     ],
 )
-def test_snakemake_stops_at_a_typo_without_a_traceback(tmp_path: Path, arguments, words):
+def test_snakemake_stops_at_a_typo_without_a_traceback(tmp_path, arguments, words):
     done = Workflow(tmp_path).call("--dry-run", *arguments)
     said = done.stdout + done.stderr
     assert done.returncode != 0
@@ -360,7 +359,7 @@ def test_the_front_page_of_the_report_speaks_of_the_lanes_that_are_on():
         assert [lane for lane, head in heads.items() if f"**{head}**" in text] == lanes
 
 
-def test_the_small_run_of_the_catalogue_can_be_planned(tmp_path: Path):
+def test_the_small_run_of_the_catalogue_can_be_planned(tmp_path):
     shutil.copytree(ROOT / ".test", tmp_path, dirs_exist_ok=True)
     command = [*PYTHON_M_SNAKEMAKE, "-s", ROOT / "Snakefile", "--cores", "1", "-n"]
     done = subprocess.run(

@@ -97,11 +97,11 @@ def test_every_target_for_people_is_listed_here(rules):
 
 
 @pytest.mark.parametrize("target", EXPECTED)
-def test_each_target_lists_what_it_should(fresh: Workflow, target):
+def test_each_target_lists_what_it_should(fresh, target):
     assert counts(fresh.dry(target)) == EXPECTED[target]
 
 
-def test_targets_of_which_nothing_is_there_or_chosen_list_nothing(fresh: Workflow):
+def test_targets_of_which_nothing_is_there_or_chosen_list_nothing(fresh):
     assert fresh.dry(*NOTHING) == []
 
 
@@ -110,7 +110,7 @@ def test_those_targets_ask_for_what_their_names_say(rules):
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.name)
-def test_all_targets_together_list_the_same_jobs_under_each_profile(fresh: Workflow, profile):
+def test_all_targets_together_list_the_same_jobs_under_each_profile(fresh, profile):
     jobs = counts(fresh.dry(*EXPECTED, *NOTHING, "--profile", str(profile)))
     expected: Counter = Counter()
     for of_target in EXPECTED.values():
@@ -119,18 +119,18 @@ def test_all_targets_together_list_the_same_jobs_under_each_profile(fresh: Workf
     assert jobs == expected + Counter(speech_upload_shards=1)
 
 
-def test_the_default_target_is_everything(fresh: Workflow):
+def test_the_default_target_is_everything(fresh):
     assert counts(fresh.dry()) == EVERYTHING
 
 
-def test_the_throughput_runs_are_no_part_of_the_lane(fresh: Workflow):
+def test_the_throughput_runs_are_no_part_of_the_lane(fresh):
     jobs = fresh.dry("all", "asr", "asr_train", "--config", "asr={runs: {demo: {epochs: 1}}}")
     # "": the page of the runs.
     wildcards = [job.wildcards for job in jobs if job.rule.startswith(("asr_train", "asr_report"))]
     assert sorted(wildcards) == ["", "run=demo"]
 
 
-def test_the_example_for_qwen_runs_as_it_stands(tmp_path: Path):
+def test_the_example_for_qwen_runs_as_it_stands(tmp_path):
     config = yaml.safe_load((ROOT / "docs/examples/qwen3-asr-1.7b.yaml").read_text())
     one_row(tmp_path / "audio.tar", tmp_path / "manifests/train.parquet")
     (tmp_path / "models/qwen3-asr-1.7b").mkdir(parents=True)
@@ -148,7 +148,7 @@ def test_the_example_for_qwen_runs_as_it_stands(tmp_path: Path):
         assert flag in run.command
 
 
-def test_every_pending_job_has_a_reason_and_no_segment_is_a_job(dry_run: list[Job]):
+def test_every_pending_job_has_a_reason_and_no_segment_is_a_job(dry_run):
     assert all(job.reason for job in dry_run)
     kinds = {job.wildcards.partition("=")[0] for job in dry_run}
     assert kinds <= {
@@ -167,22 +167,20 @@ def test_every_pending_job_has_a_reason_and_no_segment_is_a_job(dry_run: list[Jo
     }
 
 
-def test_dry_runs_leave_nothing_but_partitions_and_decide_nothing(
-    fresh: Workflow, dry_run: list[Job]
-):
+def test_dry_runs_leave_nothing_but_partitions_and_decide_nothing(fresh, dry_run):
     built = {path.name for path in (fresh.folder / "results/speech").iterdir()}
     assert built == {"partitions"}
     assert not (fresh.folder / "logs").exists() and not (fresh.folder / "benchmarks").exists()
     assert not (fresh.folder / "resources/speech/assignment.jsonl").exists()
 
 
-def test_a_second_parse_writes_nothing(fresh: Workflow, dry_run: list[Job]):
+def test_a_second_parse_writes_nothing(fresh, dry_run):
     before = fresh.files("results/**/*")
     fresh.dry()
     assert fresh.files("results/**/*") == before
 
 
-def test_a_first_dry_run_says_what_is_new_and_the_next_one_follows_other_settings(tmp_path: Path):
+def test_a_first_dry_run_says_what_is_new_and_the_next_one_follows_other_settings(tmp_path):
     corpora.make_corpus(tmp_path / "corpus", {"malta": 4}, seconds=10)
     for hours, partitions in ((10, 3), (1e-6, 4)):
         done = Workflow(
@@ -256,7 +254,7 @@ def fake_features(folder: Path) -> tuple[Workflow, str, str, str]:
     return workflow, "music_index", f"{features}.parquet", "music_build_feature_index"
 
 
-def test_the_table_of_a_new_file_of_features_is_not_called_lost(tmp_path: Path):
+def test_the_table_of_a_new_file_of_features_is_not_called_lost(tmp_path):
     workflow, target, *_ = fake_features(tmp_path)
     assert workflow.plan(target) == Plan(jobs=[], said=[])
     fake(tmp_path, "features/chunk_2.h5")
@@ -272,9 +270,7 @@ def test_the_table_of_a_new_file_of_features_is_not_called_lost(tmp_path: Path):
 
 
 @pytest.mark.parametrize("build", [fake_buckets, fake_records, fake_features])
-def test_what_an_index_lists_and_is_lost_is_named_and_pending_until_it_is_back(
-    tmp_path: Path, build
-):
+def test_what_an_index_lists_and_is_lost_is_named_and_pending_until_it_is_back(tmp_path, build):
     workflow, target, lost, rule = build(tmp_path)
     assert workflow.plan(target) == Plan(jobs=[], said=[])
     path = tmp_path / lost
@@ -294,7 +290,7 @@ def test_what_an_index_lists_and_is_lost_is_named_and_pending_until_it_is_back(
     assert workflow.dry(target) == []
 
 
-def test_rules_are_a_table_of_contents(fresh: Workflow, rules):
+def test_rules_are_a_table_of_contents(fresh, rules):
     done = fresh.call("--list-rules")
     assert done.returncode == 0
     lines = dict(re.findall(r"^(\w+) \((.*)\)$", done.stdout, re.M))
@@ -308,13 +304,13 @@ HINT = (
 
 
 @pytest.mark.parametrize("target", ["all", "speech_merge_index"])
-def test_a_demo_that_was_never_fetched_is_a_hint(tmp_path: Path, target):
+def test_a_demo_that_was_never_fetched_is_a_hint(tmp_path, target):
     done = Workflow(tmp_path).call("-n", target)
     assert (done.returncode, said(done)) == (0, [HINT]) and "Traceback" not in done.stderr
     assert not (tmp_path / "results").exists() and not (tmp_path / "resources").exists()
 
 
-def test_a_dry_run_that_is_piped_ends_with_what_differs(malta: Path):
+def test_a_dry_run_that_is_piped_ends_with_what_differs(malta):
     command = Workflow(malta, speech=MALTA).command("-n", "speech")
     done = subprocess.run(
         command, cwd=malta, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -325,12 +321,12 @@ def test_a_dry_run_that_is_piped_ends_with_what_differs(malta: Path):
 
 
 @pytest.mark.parametrize("argument", ["--list-rules", "--lint", "--unlock"])
-def test_without_a_corpus_what_needs_none_works(tmp_path: Path, argument):
+def test_without_a_corpus_what_needs_none_works(tmp_path, argument):
     done = Workflow(tmp_path, speech={"countries_root": "nowhere"}).call(argument)
     assert done.returncode == 0 and said(done) == []
 
 
-def test_without_a_corpus_it_can_still_be_fetched(tmp_path: Path):
+def test_without_a_corpus_it_can_still_be_fetched(tmp_path):
     assert counts(Workflow(tmp_path).dry("speech_fetch_corpus")) == {"speech_fetch_corpus": 1}
 
 
@@ -348,7 +344,7 @@ ROOT_KEY, MANIFEST_KEY = (
         ("corpus/malta", "; set it to corpus; "),
     ],
 )
-def test_a_corpus_that_is_not_there_is_an_error(malta: Path, root, line, target):
+def test_a_corpus_that_is_not_there_is_an_error(malta, root, line, target):
     done = Workflow(malta, speech={"countries_root": root}).call("-n", target)
     (text,) = said(done)
     assert done.returncode == 1 and text.startswith(ROOT_KEY) and line in text
@@ -358,7 +354,7 @@ def test_a_corpus_that_is_not_there_is_an_error(malta: Path, root, line, target)
     ("folder", "line"),
     [("", "'' does not exist"), ("up", "; set it to up/tars; expected there: train")],
 )
-def test_manifests_that_are_not_there_are_an_error_of_that_lane_only(malta: Path, folder, line):
+def test_manifests_that_are_not_there_are_an_error_of_that_lane_only(malta, folder, line):
     (malta / "up/tars").mkdir(parents=True)
     (malta / "up/tars/train.parquet").touch()
     workflow = Workflow(malta, speech=MALTA, asr={"source": "manifests", "manifest_dir": folder})
@@ -371,7 +367,7 @@ def test_manifests_that_are_not_there_are_an_error_of_that_lane_only(malta: Path
         assert workflow.call("-n", "--config", "lanes=[speech]").returncode == 0
 
 
-def test_a_country_that_is_not_there_is_an_error_in_one_line(malta: Path):
+def test_a_country_that_is_not_there_is_an_error_in_one_line(malta):
     section = {**MALTA, "countries": ["malta", "atlantis"]}
     done = Workflow(malta, speech=section).call("--dry-run")
     assert done.returncode != 0
@@ -400,7 +396,7 @@ def test_a_country_that_is_not_there_is_an_error_in_one_line(malta: Path):
         ),
     ],
 )
-def test_a_mistake_in_the_config_stops_in_one_line(malta: Path, broken: str, asr: dict, line: str):
+def test_a_mistake_in_the_config_stops_in_one_line(malta, broken, asr, line):
     (malta / "config.yaml").write_text(broken)
     workflow = Workflow(malta, speech=MALTA, asr=asr)
     gpus = workflow.environment(CUDA_VISIBLE_DEVICES="")
@@ -418,13 +414,13 @@ def test_a_mistake_in_the_config_stops_in_one_line(malta: Path, broken: str, asr
         )
 
 
-def test_a_lane_that_is_switched_off_builds_nothing(fresh: Workflow):
+def test_a_lane_that_is_switched_off_builds_nothing(fresh):
     done = fresh.call("--dry-run", "--config", "lanes=[]")
     assert done.returncode == 0 and said(done) == []
     assert "speech_generate_manifest" not in done.stdout
 
 
-def test_our_code_loads_nothing_heavy_for_a_dry_run(fresh: Workflow):
+def test_our_code_loads_nothing_heavy_for_a_dry_run(fresh):
     """Counted at the importer: a heavy module that only Snakemake asks for is not ours."""
     command = [sys.executable, "-X", "importtime", *fresh.command("--dry-run", "--quiet")[1:]]
     done = subprocess.run(command, cwd=fresh.folder, capture_output=True, text=True)
@@ -449,7 +445,7 @@ def on_terminal(workflow: Workflow, *arguments: str, **environment: str) -> tupl
     return code, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", text)
 
 
-def test_a_dry_run_on_a_terminal_is_a_table_and_the_reasons(fresh: Workflow):
+def test_a_dry_run_on_a_terminal_is_a_table_and_the_reasons(fresh):
     code, text = on_terminal(fresh, "--dry-run", "speech_shards")
     assert code == 0 and re.search(r"speech create shards +6 ", text)
     assert "output files have to be generated:\n        speech_create_shards" in text
@@ -459,9 +455,7 @@ def test_a_dry_run_on_a_terminal_is_a_table_and_the_reasons(fresh: Workflow):
 @pytest.mark.parametrize(
     ("arguments", "environment"), [(["-p"], {}), ([], {"CI": "1"}), ([], {"TERM": "dumb"})]
 )
-def test_plain_text_has_a_message_a_job_and_commands_if_asked_for(
-    fresh: Workflow, arguments, environment
-):
+def test_plain_text_has_a_message_a_job_and_commands_if_asked_for(fresh, arguments, environment):
     code, text = on_terminal(fresh, "--dry-run", "speech_shards", *arguments, **environment)
     assert code == 0 and re.search(
         r"^Job \d+: Cut malta-test-00000 into shards\nReason: ", text, re.M
@@ -469,7 +463,7 @@ def test_plain_text_has_a_message_a_job_and_commands_if_asked_for(
     assert ("Shell command: python -m millrace.speech.create_shards" in text) == bool(arguments)
 
 
-def test_a_failed_job_on_a_terminal_shows_its_message_and_its_log(malta: Path):
+def test_a_failed_job_on_a_terminal_shows_its_message_and_its_log(malta):
     workflow = Workflow(malta, speech=MALTA)
     # A level that logging does not know: the step ends before it begins.
     code, text = on_terminal(workflow, "speech_manifest", MILLRACE_LOG="LOUD")
@@ -484,14 +478,14 @@ def test_a_failed_job_on_a_terminal_shows_its_message_and_its_log(malta: Path):
     assert [path for path in notes if path.is_file()] == []
 
 
-def test_every_job_has_a_message_with_its_wildcards(dry_run: list[Job]):
+def test_every_job_has_a_message_with_its_wildcards(dry_run):
     for job in dry_run:
         values = [pair.partition("=")[2] for pair in filter(None, job.wildcards.split(", "))]
         assert job.message and all(value in job.message for value in values), job.rule
 
 
 @pytest.mark.e2e
-def test_a_run_says_what_it_made_and_the_next_dry_run_what_the_config_changes(tmp_path: Path):
+def test_a_run_says_what_it_made_and_the_next_dry_run_what_the_config_changes(tmp_path):
     folder = small_tree(tmp_path / "images", classes=1, train=2)
     section = {"raw_data_dir": "."}
     said_at_end = Workflow(folder, lanes=["image"], image=section).run("image_records")

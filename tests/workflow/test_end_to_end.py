@@ -30,11 +30,11 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
     return workflow
 
 
-def test_nothing_is_pending_afterwards(ran: Workflow):
+def test_nothing_is_pending_afterwards(ran):
     assert ran.dry() == []
 
 
-def test_the_last_lines_say_what_was_made(ran: Workflow):
+def test_the_last_lines_say_what_was_made(ran):
     lines = [line for line in ran.said.splitlines() if line.startswith("Millrace: ")]
     assert re.fullmatch(r"Millrace: speech: recordings: 37, countries: 5", lines[-8])
     shards = r"[\d.]+ hours, \d+ segments in shards, \d+ rejected \(\d+ \w+.*\)"
@@ -56,7 +56,7 @@ def test_the_last_lines_say_what_was_made(ran: Workflow):
     assert ran.said.rstrip().endswith(lines[-1])
 
 
-def test_speech_in_five_languages_is_in_shards_and_buckets(ran: Workflow):
+def test_speech_in_five_languages_is_in_shards_and_buckets(ran):
     index = pq.read_table(ran.folder / "results/speech/index.parquet")
     assert set(index["language"].to_pylist()) == {"en", "es", "fr", "it", "ru"}
     ledger = json.loads((ran.folder / "results/speech/ledger.json").read_bytes())["total"]
@@ -67,7 +67,7 @@ def test_speech_in_five_languages_is_in_shards_and_buckets(ran: Workflow):
     assert {"validation", "test"} < set(splits)
 
 
-def test_no_recording_is_in_two_splits(ran: Workflow):
+def test_no_recording_is_in_two_splits(ran):
     index = pq.read_table(
         ran.folder / "results/speech/index.parquet", columns=["country", "video_id", "split"]
     )
@@ -77,13 +77,13 @@ def test_no_recording_is_in_two_splits(ran: Workflow):
     assert all(len(splits) == 1 for splits in split_of.values())
 
 
-def test_the_model_was_trained_and_tested(ran: Workflow):
+def test_the_model_was_trained_and_tested(ran):
     metrics = json.loads((ran.folder / "results/asr/runs/demo/metrics.json").read_bytes())
     assert metrics["optimizer_steps"] == 12 and metrics["test"]["samples"] > 0
     assert metrics["loss"] < metrics["first_evaluation"]["loss"]
 
 
-def test_shards_and_model_are_on_the_local_hub(ran: Workflow):
+def test_shards_and_model_are_on_the_local_hub(ran):
     shards = {
         row["path"]
         for row in json.loads((ran.folder / "results/speech/hub/receipt.json").read_bytes())[

@@ -34,14 +34,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_help_is_the_default_and_lists_every_target(folder: Path):
+def test_help_is_the_default_and_lists_every_target(folder):
     done = make(folder)
     assert done.returncode == 0 and done.stdout == make(folder, "help").stdout
     phony = re.search(r"^\.PHONY: (.*)$", (folder / "Makefile").read_text(), re.M)[1].split()
     assert sorted(re.findall(r"^make (\S+)  +\S", done.stdout, re.M)) == sorted(phony)
 
 
-def test_clean_removes_what_can_be_built_and_nothing_precious(folder: Path):
+def test_clean_removes_what_can_be_built_and_nothing_precious(folder):
     kept = [
         "resources/speech/assignment.jsonl",
         "resources/speech/countries/a/x.wav",
@@ -70,7 +70,7 @@ def test_clean_removes_what_can_be_built_and_nothing_precious(folder: Path):
 
 
 @pytest.mark.parametrize("program", ["exit 1", None])
-def test_a_python_that_will_not_do_is_said_in_one_line(folder: Path, program: str | None):
+def test_a_python_that_will_not_do_is_said_in_one_line(folder, program):
     python = folder / "python"
     if program:
         python.write_text(
@@ -84,7 +84,7 @@ def test_a_python_that_will_not_do_is_said_in_one_line(folder: Path, program: st
     assert not (folder / ".venv").exists()
 
 
-def test_on_windows_make_and_python_name_wsl_in_one_line(folder: Path):
+def test_on_windows_make_and_python_name_wsl_in_one_line(folder):
     done = make(folder, "--dry-run", "run", "OS=Windows_NT")
     assert done.returncode == 2
     program = "import sys; sys.platform = 'win32'; import millrace"
@@ -96,7 +96,7 @@ def test_on_windows_make_and_python_name_wsl_in_one_line(folder: Path):
         assert "Millrace needs Linux: on Windows run it in WSL (wsl --install)" in last
 
 
-def test_what_is_installed_is_not_installed_again(folder: Path):
+def test_what_is_installed_is_not_installed_again(folder):
     (folder / ".venv").mkdir()
     for stamp in (".python", ".runtime", ".test"):
         (folder / ".venv" / stamp).touch()
@@ -118,7 +118,7 @@ def test_what_is_installed_is_not_installed_again(folder: Path):
 
 
 @pytest.mark.parametrize(("target", "gpus"), [("test-long", ""), ("gpu", "3")])
-def test_only_the_tests_that_need_a_gpu_see_one(folder: Path, monkeypatch, target, gpus):
+def test_only_the_tests_that_need_a_gpu_see_one(folder, monkeypatch, target, gpus):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     python = folder / ".venv/bin/python"
     python.parent.mkdir(parents=True)

@@ -138,7 +138,7 @@ def test_a_missing_assignment_beside_results_is_an_error_and_nothing_is_drawn(bu
     ("statement", "moved"),
     [('prefix: "sub"', "sub/results/"), ('replace_prefix: {"results/": "out/"}', "out/")],
 )
-def test_a_module_with_a_prefix_is_refused_by_name(tmp_path: Path, statement: str, moved: str):
+def test_a_module_with_a_prefix_is_refused_by_name(tmp_path, statement, moved):
     done = Importing(tmp_path, statement, **section()).call("-n")
     (line,) = said(done)
     assert done.returncode == 1 and f"results/ would be {moved}" in line and "--directory" in line

@@ -44,14 +44,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
     return workflow
 
 
-def test_the_throughput_report_compares_the_baseline_with_the_pipeline(ran: Workflow):
+def test_the_throughput_report_compares_the_baseline_with_the_pipeline(ran):
     report = json.loads((ran.folder / "results/asr/report/throughput.json").read_bytes())
     assert report["profile"]["steps"] == 1 and report["buckets"]
     assert report["comparison"]["samples"]["ratio"] > 0
 
 
 @pytest.mark.debian("chromium")
-def test_the_pages_open_in_a_browser(ran: Workflow):
+def test_the_pages_open_in_a_browser(ran):
     ran.run("--report", "report.html")
     for page, words in PAGES.items():
         place = [f"--user-data-dir={ran.folder}/chromium", f"file://{ran.folder}/{page}"]

@@ -68,9 +68,7 @@ def bucketed(built: Workflow) -> Workflow:
     ("page", "number", "split"),
     [("README", 0, "train"), ("speech", 1, "train"), ("speech", 2, "test")],
 )
-def test_snippets_read_every_segment_and_no_foreign_tar(
-    built: Workflow, page, number, split, tmp_path: Path
-):
+def test_snippets_read_every_segment_and_no_foreign_tar(built, page, number, split, tmp_path):
     index = built.folder / "results/speech/index.parquet"
     expected = pq.read_table(index, filters=[("split", "=", split)])
     tar = built.folder / "results/speech/shards" / expected["shard"][0].as_py()
@@ -88,7 +86,7 @@ def test_snippets_read_every_segment_and_no_foreign_tar(
 
 
 @pytest.mark.e2e
-def test_lists_and_what_is_published_have_the_keys_of_the_index_without_copies(built: Workflow):
+def test_lists_and_what_is_published_have_the_keys_of_the_index_without_copies(built):
     results = built.folder / "results/speech"
     rejects = (results / "shards/malta_rejects.csv").read_text()
     assert rejects.count("duplicate_across_splits") > 0
@@ -114,7 +112,7 @@ def keys_in(results: Path, tars: list[str]) -> list[str]:
 
 
 @pytest.mark.e2e
-def test_old_shards_are_read_by_the_keys_of_the_index(built: Workflow, tmp_path: Path):
+def test_old_shards_are_read_by_the_keys_of_the_index(built, tmp_path):
     """As a tar was before copies left it: with a segment more."""
     shutil.copytree(built.folder / "results/speech", tmp_path / "results/speech")
     index = tmp_path / "results/speech/index.parquet"
@@ -138,9 +136,7 @@ def test_what_stands_on_two_pages_is_the_same():
 
 
 @pytest.mark.e2e
-def test_the_snippet_of_the_asr_lane_reads_the_training_rows(
-    bucketed: Workflow, monkeypatch, capsys
-):
+def test_the_snippet_of_the_asr_lane_reads_the_training_rows(bucketed, monkeypatch, capsys):
     monkeypatch.chdir(bucketed.folder)
     exec(SNIPPETS["asr"][0], {"__name__": "__main__"})
     index = pq.read_table("results/speech/index.parquet", filters=[("split", "=", "train")])
@@ -152,7 +148,7 @@ def test_the_snippet_of_the_asr_lane_reads_the_training_rows(
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("title", "code"), TRAINERS, ids=[title for title, _ in TRAINERS])
-def test_the_snippets_for_trainers_run(bucketed: Workflow, title, code, monkeypatch, capfd):
+def test_the_snippets_for_trainers_run(bucketed, title, code, monkeypatch, capfd):
     monkeypatch.chdir(bucketed.folder)
     if title == "Resume":
         with pytest.raises(SystemExit, match="goes on with step 2 of epoch 1"):
@@ -205,7 +201,7 @@ def loader():
 @pytest.mark.e2e
 @pytest.mark.long
 @pytest.mark.parametrize("name", LOADERS)
-def test_the_audit_finds_no_fault_in_a_loader_of_the_docs(bucketed: Workflow, name, tmp_path: Path):
+def test_the_audit_finds_no_fault_in_a_loader_of_the_docs(bucketed, name, tmp_path):
     (tmp_path / "snippet.py").write_text(LOADERS[name])
     (tmp_path / "factory.py").write_text(FACTORY)
     (bucketed.folder / "loader.json").unlink(missing_ok=True)  # of a loader of one rank
@@ -230,7 +226,7 @@ def test_the_audit_finds_no_fault_in_a_loader_of_the_docs(bucketed: Workflow, na
 
 
 @pytest.mark.e2e
-def test_touched_audio_is_pending_and_can_be_accepted(built: Workflow):
+def test_touched_audio_is_pending_and_can_be_accepted(built):
     audio = next(built.folder.glob("resources/speech/countries/malta/downloaded_audio/*/*.wav"))
     assert built.dry("speech_shards") == []
     audio.touch()
@@ -243,7 +239,7 @@ def test_touched_audio_is_pending_and_can_be_accepted(built: Workflow):
 
 
 @pytest.mark.e2e
-def test_keys_that_change_places_make_their_steps_pending_and_are_named(built: Workflow):
+def test_keys_that_change_places_make_their_steps_pending_and_are_named(built):
     # 1 and 0.3 before, 0.3 and 1 now: as a set, which is how Snakemake compares params, they are
     # the same.
     jobs = built.dry("speech_shards", "--config", "speech={max_shard_size_gb: 0.3, max_cer: 1}")
@@ -254,7 +250,7 @@ def test_keys_that_change_places_make_their_steps_pending_and_are_named(built: W
 
 
 @pytest.mark.e2e
-def test_the_files_and_columns_of_the_table_are_those_that_are_there(built: Workflow):
+def test_the_files_and_columns_of_the_table_are_those_that_are_there(built):
     folder = built.folder / "results/speech"
     manifest = re.search(
         r"\| `manifest/<country>_manifest.csv` \| one row a segment: (.*) \|", PAGES["speech"]
@@ -309,7 +305,7 @@ def anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
-def test_files_links_and_make_targets_are_there(path: Path):
+def test_files_links_and_make_targets_are_there(path):
     text = path.read_text()
     for link, anchor in re.findall(r"\]\((?!https?:)([\w./-]+)#?([\w-]*)\)", text):
         assert (path.parent / link).exists(), link
@@ -325,7 +321,7 @@ def test_the_readme_is_short():
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_the_assignment_file_gets_into_version_control_with_the_command_it_gives(tmp_path: Path):
+def test_the_assignment_file_gets_into_version_control_with_the_command_it_gives(tmp_path):
     command = re.search(r"`(git add [^`]*)`", PAGES["speech"])[1].split()
     assert (
         command[-1]
@@ -348,7 +344,7 @@ TASKS = sorted(name for name in PAGES.keys() - LISTS if not name.startswith("lif
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_page_opens_with_a_task_and_a_command(name: str):
+def test_a_page_opens_with_a_task_and_a_command(name):
     opening = PAGES[name].splitlines()[:14]
     assert any(line.startswith("**Task: ") for line in opening)
     assert any(line.startswith(("```console", "```bash")) for line in opening)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -21,7 +19,7 @@ def members_of(*rows: tuple[int, int, int, int]) -> pa.Table:
     return pa.table({name: pa.array(columns[name], types[name]) for name in types})
 
 
-def test_members_are_found_by_key_and_tar() -> None:
+def test_members_are_found_by_key_and_tar():
     # Key 7 is twice in tar 2: there the last counts.
     sevens = ((7, 2, 4096, 1), (7, 2, 2048, 3))
     members = members_of((9, 0, 512, 5), *sevens, (3, 1, -1, 0))
@@ -34,7 +32,7 @@ def test_members_are_found_by_key_and_tar() -> None:
     assert find_members(members, keys[:0], tars[:0])[0].tolist() == []
 
 
-def test_of_many_members_of_one_name_the_last_counts() -> None:
+def test_of_many_members_of_one_name_the_last_counts():
     names, times = 1000, 5
     rows = [(at % names, 0, 512 * at, 1) for at in range(names * times)]
     keys = np.arange(names, dtype=np.uint64)
@@ -42,7 +40,7 @@ def test_of_many_members_of_one_name_the_last_counts() -> None:
     assert offsets.tolist() == [row[2] for row in rows[-names:]]
 
 
-def test_rows_of_different_members_that_share_one_hash_are_no_twins() -> None:
+def test_rows_of_different_members_that_share_one_hash_are_no_twins():
     columns = {
         "sample_id": pa.array([7, 7, 7, 7], pa.uint64()),
         "tar": [0, 1, 0, 0],
@@ -56,7 +54,7 @@ def test_rows_of_different_members_that_share_one_hash_are_no_twins() -> None:
     assert found.order[found.twins].tolist() == [3] and not len(found.contradicting)
 
 
-def test_a_tar_that_was_indexed_through_a_link_is_known_by_its_own_path(tmp_path: Path) -> None:
+def test_a_tar_that_was_indexed_through_a_link_is_known_by_its_own_path(tmp_path):
     (tmp_path / "disk").mkdir()
     tar = write_tar(tmp_path / "disk/a.tar", ["m"])
     (tmp_path / "link").symlink_to("disk")
@@ -64,9 +62,7 @@ def test_a_tar_that_was_indexed_through_a_link_is_known_by_its_own_path(tmp_path
     assert indices.state(str(tar)) == Stamp.of(tar)
 
 
-def test_indices_of_several_partitions_are_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_indices_of_several_partitions_are_one(tmp_path, monkeypatch):
     names = [[f"m{tar}_{n}" for n in range(count)] for tar, count in enumerate((5, 5, 5, 5, 1))]
     tars = [write_tar(tmp_path / f"t{tar}.tar", of_tar) for tar, of_tar in enumerate(names)]
     (tmp_path / "indices").mkdir()

@@ -46,7 +46,7 @@ from tests.asr.bucket_corpus import (
 from tests.asr.tars.test_scan import info_of, tar_of
 
 
-def test_every_row_is_in_its_bucket_with_its_address(built: tuple[Path, list[dict], Path]) -> None:
+def test_every_row_is_in_its_bucket_with_its_address(built):
     folder, rows, _ = built
     by_member = {}
     for number, bucket in enumerate(bucket_ids(DEFAULT_EDGES)):
@@ -63,9 +63,7 @@ def test_every_row_is_in_its_bucket_with_its_address(built: tuple[Path, list[dic
     assert len({row["sample_id"] for row in by_member.values()}) == len(rows)
 
 
-def test_a_mended_transcript_shows_in_the_config_and_nothing_else_does(
-    built, tmp_path: Path
-) -> None:
+def test_a_mended_transcript_shows_in_the_config_and_nothing_else_does(built, tmp_path):
     folder, rows, index = built
     mended = [{**rows[0], "transcript": "mended"}, *rows[1:]]
     for name, chosen in (("same", rows[::-1]), ("mended", mended)):
@@ -84,7 +82,7 @@ def check_facts(facts: dict, seconds: list[float]) -> None:
     assert facts["mean_duration"] == pytest.approx(np.mean(seconds or [0.0]))
 
 
-def test_config_adds_up(built: tuple[Path, list[dict], Path]) -> None:
+def test_config_adds_up(built):
     folder, rows, _ = built
     config = config_of(folder / "out")
     seconds = [row["duration_s"] for row in rows]
@@ -102,7 +100,7 @@ def test_config_adds_up(built: tuple[Path, list[dict], Path]) -> None:
         assert (tar["size"], tar["mtime_ns"]) == (stat.st_size, stat.st_mtime_ns)
 
 
-def test_same_bytes_for_any_order_pieces_threads_and_parts(built, tmp_path: Path) -> None:
+def test_same_bytes_for_any_order_pieces_threads_and_parts(built, tmp_path):
     folder, rows, index = built
     expected = files(folder / "out")
     shuffled = list(rows)
@@ -114,7 +112,7 @@ def test_same_bytes_for_any_order_pieces_threads_and_parts(built, tmp_path: Path
         assert files(tmp_path / "out") == expected
 
 
-def test_order_is_shuffled_seeded_and_free_of_the_tars_folder(built, tmp_path: Path) -> None:
+def test_order_is_shuffled_seeded_and_free_of_the_tars_folder(built, tmp_path):
     folder, rows, _ = built
     shutil.copytree(folder, tmp_path / "moved" / "deeper")
     place = str(tmp_path / "moved" / "deeper")
@@ -153,7 +151,7 @@ DEFECTS = [({name: value}, reason) for name, reason, values in BAD_VALUES for va
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_every_defect_is_rejected_by_its_reason(tmp_path: Path, kind: str) -> None:
+def test_every_defect_is_rejected_by_its_reason(tmp_path, kind):
     rows, index = corpus(tmp_path, tars=2, members=20)
     good, spoiled = rows[len(DEFECTS) :], rows[: len(DEFECTS)]
     good[0]["duration_s"] = 1e-3
@@ -173,7 +171,7 @@ def test_every_defect_is_rejected_by_its_reason(tmp_path: Path, kind: str) -> No
     )
 
 
-def test_the_last_edge_and_beyond(tmp_path: Path) -> None:
+def test_the_last_edge_and_beyond(tmp_path):
     rows, index = corpus(tmp_path, tars=1, members=6)
     for row, seconds in zip(rows, (30.0, 30.001, 61.5, 0.3, 2.9999, 29.999), strict=True):
         row["duration_s"] = seconds
@@ -190,7 +188,7 @@ def test_the_last_edge_and_beyond(tmp_path: Path) -> None:
         assert sorted(seconds) == expected
 
 
-def test_rows_of_a_cut_tar_say_that_it_is_cut(tmp_path: Path) -> None:
+def test_rows_of_a_cut_tar_say_that_it_is_cut(tmp_path):
     rows, _ = corpus(tmp_path, tars=2, members=10)
     paths = sorted({Path(row["tar_path"]) for row in rows})
     paths[0].write_bytes(paths[0].read_bytes()[: 4 * 1024 + 530])
@@ -203,7 +201,7 @@ def test_rows_of_a_cut_tar_say_that_it_is_cut(tmp_path: Path) -> None:
         assert ("truncated: the file ends inside" in row.get("detail", "")) == is_cut
 
 
-def test_twins_are_rejected_and_the_one_kept_does_not_depend_on_the_order(tmp_path: Path) -> None:
+def test_twins_are_rejected_and_the_one_kept_does_not_depend_on_the_order(tmp_path):
     rows, index = corpus(tmp_path, tars=2, members=30)
     twins = [{**row, "tar_member_name": f"././{row['tar_member_name']}"} for row in rows[:10]]
     twins = [{**row, "transcript": f"another {n}"} for n, row in enumerate(twins)]
@@ -217,7 +215,7 @@ def test_twins_are_rejected_and_the_one_kept_does_not_depend_on_the_order(tmp_pa
 
 
 @pytest.mark.parametrize("start", [".", "{here}/0"])
-def test_a_tar_that_is_spelled_in_two_ways_is_one_tar(tmp_path: Path, monkeypatch, start) -> None:
+def test_a_tar_that_is_spelled_in_two_ways_is_one_tar(tmp_path, monkeypatch, start):
     rows, index = corpus(tmp_path, tars=2, members=30)
     monkeypatch.chdir(tmp_path)
     Path("0").symlink_to(tmp_path)
@@ -238,7 +236,7 @@ def test_a_tar_that_is_spelled_in_two_ways_is_one_tar(tmp_path: Path, monkeypatc
     assert len(offsets) == 20
 
 
-def test_twin_members_and_members_without_bytes(tmp_path: Path) -> None:
+def test_twin_members_and_members_without_bytes(tmp_path):
     path = tmp_path / "a.tar"
     members = [("x.wav", b"first"), ("empty.wav", b""), ("x.wav", b"second")]
     path.write_bytes(tar_of(*members, info_of("folder.wav", kind=tarfile.DIRTYPE)))
@@ -254,7 +252,7 @@ def test_twin_members_and_members_without_bytes(tmp_path: Path) -> None:
     assert details == {"empty_member": None, "not_a_file": remark}
 
 
-def test_splits_are_flat_and_what_another_build_has_not_is_swept(tmp_path: Path) -> None:
+def test_splits_are_flat_and_what_another_build_has_not_is_swept(tmp_path):
     rows, index = corpus(tmp_path, tars=3, members=40)
     build_from(tmp_path / "out", index, train=rows[:100], dev=rows[95:110], test=rows[110:])
     assert len(rows_of(tmp_path / "out" / "dev.parquet")) == 15
@@ -287,7 +285,7 @@ def test_splits_are_flat_and_what_another_build_has_not_is_swept(tmp_path: Path)
     assert left == {"train/b_0_8.parquet", "train/b_8_30.parquet", "tars.parquet"}
 
 
-def test_without_a_tar_index_rows_are_rejected_by_name(tmp_path: Path) -> None:
+def test_without_a_tar_index_rows_are_rejected_by_name(tmp_path):
     rows, _ = corpus(tmp_path, tars=1, members=3)
     manifest = manifest_of("train", [write_manifest(tmp_path / "train.parquet", rows)])
     with pytest.raises(MillraceError, match="no train row is left of 3: 3 tar_not_indexed"):
@@ -296,7 +294,7 @@ def test_without_a_tar_index_rows_are_rejected_by_name(tmp_path: Path) -> None:
     assert details == {"no tar index was given"}
 
 
-def test_one_tar_with_a_relative_path_gives_the_buckets_a_root(tmp_path: Path, monkeypatch) -> None:
+def test_one_tar_with_a_relative_path_gives_the_buckets_a_root(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows, _ = corpus(tmp_path, tars=2, members=3)
     first = min(row["tar_path"] for row in rows)
@@ -307,9 +305,7 @@ def test_one_tar_with_a_relative_path_gives_the_buckets_a_root(tmp_path: Path, m
     assert BucketConfig.read("out").tar_root == tmp_path
 
 
-def test_a_killed_build_leaves_nothing_and_no_false_config(
-    built, tmp_path: Path, monkeypatch
-) -> None:
+def test_a_killed_build_leaves_nothing_and_no_false_config(built, tmp_path, monkeypatch):
     folder, _, index = built
     out = tmp_path / "out"
     shutil.copytree(folder / "out", out)
@@ -328,7 +324,7 @@ def test_a_killed_build_leaves_nothing_and_no_false_config(
     assert files(out) == files(folder / "out")
 
 
-def test_the_figures_are_those_of_all_parts_and_of_every_split(tmp_path: Path) -> None:
+def test_the_figures_are_those_of_all_parts_and_of_every_split(tmp_path):
     rows, index = corpus(tmp_path, tars=2, members=60)
     for row in rows[:12]:
         row["duration_s"] = 31.5
@@ -353,7 +349,7 @@ def test_the_figures_are_those_of_all_parts_and_of_every_split(tmp_path: Path) -
     assert config["total_samples"] == len(rows) - 12 and config["splits"] == {}
 
 
-def test_rejects_name_their_file_and_row_in_an_order_that_no_thread_changes(tmp_path: Path) -> None:
+def test_rejects_name_their_file_and_row_in_an_order_that_no_thread_changes(tmp_path):
     rows, index = corpus(tmp_path, tars=2, members=40)
     for number in (3, 17, 44, 45, 70):
         rows[number]["transcript"] = ""
@@ -382,8 +378,8 @@ def test_rejects_name_their_file_and_row_in_an_order_that_no_thread_changes(tmp_
 
 
 def test_errors_above_the_limit_take_the_config_away_and_choices_are_no_errors(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     rows, index = corpus(tmp_path, tars=1, members=20)
     rows[0]["duration_s"], choices = 99.0, BucketChoices(over_max="drop")
     ledger = build_train(tmp_path / "out", index, rows + rows[5:], choices)
@@ -399,7 +395,7 @@ def test_errors_above_the_limit_take_the_config_away_and_choices_are_no_errors(
     )
 
 
-def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_built_is_said(tmp_path):
     rows, index = corpus(tmp_path, tars=1, members=3)
     torn = write_manifest(tmp_path / "torn.parquet", rows)
     torn.write_bytes(torn.read_bytes()[:-20])
@@ -420,7 +416,7 @@ def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
     )
 
 
-def test_row_groups_are_bounded(built, tmp_path: Path, monkeypatch) -> None:
+def test_row_groups_are_bounded(built, tmp_path, monkeypatch):
     folder, rows, index = built
     monkeypatch.setattr(parquets, "ROW_GROUP", 16)
     choices, train = BucketChoices(parts=8), folder / "train.parquet"
@@ -447,9 +443,7 @@ def test_row_groups_are_bounded(built, tmp_path: Path, monkeypatch) -> None:
         ([(2.0, "en"), (2.0, "en")], 0),
     ],
 )
-def test_rows_that_contradict_each_other_are_all_rejected(
-    tmp_path: Path, facts: list[tuple], used: int | None
-) -> None:
+def test_rows_that_contradict_each_other_are_all_rejected(tmp_path, facts, used):
     path = tmp_path / "a.tar"
     audio_tars.write_tar(path, {"x.flac": b"no audio", "y.flac": b"another"})
     rows = [

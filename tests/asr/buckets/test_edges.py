@@ -14,7 +14,7 @@ from millrace.common.errors import MillraceError
 ROOT = Path(__file__).parents[3]
 
 
-def test_every_duration_has_its_bucket() -> None:
+def test_every_duration_has_its_bucket():
     durations = [0.0001, 0.99, 2.999999, 3, 4.999, 5, 7, 10, 15, 19.99, 20, 29.999, 30, 31, 1e6]
     numbers = [0, 0, 0, 1, 1, 2, 3, 4, 5, 5, 6, 6, 6, 6, 6]
     assert bucket_of(np.array(durations), DEFAULT_EDGES).tolist() == numbers
@@ -27,16 +27,16 @@ def test_every_duration_has_its_bucket() -> None:
     "edges",
     [[], [3.0], [0, 3, 3], [5, 3], [-1, 3], [0, float("nan")], [0, float("inf")], "auto", ["auto"]],
 )
-def test_edges_that_are_none_are_refused(edges: list[float]) -> None:
+def test_edges_that_are_none_are_refused(edges):
     with pytest.raises(MillraceError, match="rising"):
         edges_of(edges)
 
 
 @pytest.mark.parametrize("choice", ["default", "seed", ["default"], list(map(str, DEFAULT_EDGES))])
-def test_edges_are_named_or_listed(choice: str | list[str]) -> None:
+def test_edges_are_named_or_listed(choice):
     assert edges_of(choice) == DEFAULT_EDGES
 
 
-def test_the_names_are_those_of_the_schema() -> None:
+def test_the_names_are_those_of_the_schema():
     schema = yaml.safe_load((ROOT / "rules/schemas/asr.schema.yaml").read_text())
     assert tuple(schema["properties"]["edges"]["oneOf"][0]["enum"]) == NAMES

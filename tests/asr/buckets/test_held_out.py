@@ -78,7 +78,7 @@ def _members(split: str) -> list[str]:
         (NOT_AT_ALL, "abcd", "ef", {"also_in_test": 1}, {"also_in_test": 1}),
     ],
 )
-def test_what_test_or_dev_holds_is_rejected(corpus, copies, train, dev, of_train, of_dev) -> None:
+def test_what_test_or_dev_holds_is_rejected(corpus, copies, train, dev, of_train, of_dev):
     ledgers = _built(corpus, copies=copies)
     assert [*map(_members, ("train", "dev", "test"))] == [[*train], [*dev], [*"ghi"]]
     assert (ledgers["train"].rejected, ledgers["dev"].rejected) == (of_train, of_dev)
@@ -94,7 +94,7 @@ def test_what_test_or_dev_holds_is_rejected(corpus, copies, train, dev, of_train
         assert rejected["train", "b"] == ("also_in_test", detail)
 
 
-def test_kept_rows_stay_and_are_counted(corpus) -> None:
+def test_kept_rows_stay_and_are_counted(corpus):
     ledgers = _built(corpus, on_leak="keep")
     assert (_members("train"), _members("dev")) == (list("abcdi"), list("efg"))
     # c is in dev, which keeps e; f of dev is in test.
@@ -103,7 +103,7 @@ def test_kept_rows_stay_and_are_counted(corpus) -> None:
     assert rejects(Path("out")) == []
 
 
-def test_an_error_builds_nothing_and_lists_the_rows(corpus) -> None:
+def test_an_error_builds_nothing_and_lists_the_rows(corpus):
     words = "2 rows of dev that are also in test and 1 row of train that is also in dev and 2 rows"
     with pytest.raises(MillraceError, match=words) as error:
         _built(corpus, on_leak="error")
@@ -113,7 +113,7 @@ def test_an_error_builds_nothing_and_lists_the_rows(corpus) -> None:
 
 
 @pytest.mark.parametrize(("on_leak", "verdict"), [("reject", "rejected"), ("keep", "kept")])
-def test_step_and_run_end_with_the_same_line(corpus, on_leak, verdict, capfd) -> None:
+def test_step_and_run_end_with_the_same_line(corpus, on_leak, verdict, capfd):
     arguments = ["--tar-index", "index.parquet", "--output", "results/asr/buckets"]
     for split, rows in corpus.items():
         arguments += [f"--{split}", str(write_manifest(Path(f"{split}.parquet"), rows))]
@@ -129,7 +129,7 @@ def test_step_and_run_end_with_the_same_line(corpus, on_leak, verdict, capfd) ->
     assert all(f"; {line}; " in fact for line in lines)
 
 
-def test_without_rows_that_are_left_there_is_an_error(corpus) -> None:
+def test_without_rows_that_are_left_there_is_an_error(corpus):
     with pytest.raises(MillraceError, match="no dev row is left of 3: 3 also_in_test"):
         _built({**corpus, "dev": corpus["test"]})
 
@@ -162,9 +162,7 @@ def _held_out(rows: Rows, path: Path, copies: str = BY_BYTES) -> HeldOut:
         (_LONG, 1, 1, True),
     ],
 )
-def test_only_what_can_be_equal_is_read(
-    tmp_path, monkeypatch, content, pages, whole, is_leak
-) -> None:
+def test_only_what_can_be_equal_is_read(tmp_path, monkeypatch, content, pages, whole, is_leak):
     pread, sizes = os.pread, []
     monkeypatch.setattr(os, "pread", lambda *of: sizes.append(of[1]) or pread(*of))
     path = tmp_path / "a.tar"
@@ -180,14 +178,14 @@ def test_only_what_can_be_equal_is_read(
     assert sum(sizes) == pages * PAGE + whole * len(_LONG)
 
 
-def test_of_held_out_members_with_the_same_bytes_the_first_is_named(tmp_path) -> None:
+def test_of_held_out_members_with_the_same_bytes_the_first_is_named(tmp_path):
     path = tmp_path / "a.tar"
     members = _rows([_LONG, _LONG], path)
     (leak,) = _held_out(members, path).leaks(_rows([_LONG], path))
     assert leak.detail == f"the same bytes as {members.names[0]} in {path}, which is in test"
 
 
-def test_of_test_and_dev_the_one_that_was_added_first_is_named(tmp_path) -> None:
+def test_of_test_and_dev_the_one_that_was_added_first_is_named(tmp_path):
     path = tmp_path / "a.tar"
     members = _rows([_LONG], path)
     held_out = _held_out(members, path)
@@ -195,7 +193,7 @@ def test_of_test_and_dev_the_one_that_was_added_first_is_named(tmp_path) -> None
     assert [leak.held_out for leak in held_out.leaks(members)] == ["test"]
 
 
-def test_members_whose_ends_are_lost_are_no_copies_of_each_other(tmp_path) -> None:
+def test_members_whose_ends_are_lost_are_no_copies_of_each_other(tmp_path):
     paths = [tmp_path / "a.tar", tmp_path / "b.tar"]
     held, row = (_rows([_LONG], path) for path in paths)
     for path in paths:
@@ -207,7 +205,7 @@ def test_members_whose_ends_are_lost_are_no_copies_of_each_other(tmp_path) -> No
     assert held_out.unread() == 2
 
 
-def test_what_cannot_be_read_stays_and_is_counted(corpus) -> None:
+def test_what_cannot_be_read_stays_and_is_counted(corpus):
     Path("test.tar").write_bytes(Path("test.tar").read_bytes()[:1000])
     ledgers = _built(corpus)
     # b and g, i and c are as long as members of test; only tar and member tell of them.
@@ -265,7 +263,7 @@ SAME_BYTES = {f"same_{number}.flac" for number in range(3)}
 @pytest.mark.parametrize(("parts", "at_once"), [(1, 10**9), (1, 1), (1, 2), (4, 1)])
 def test_copies_of_sound_leave_train_and_dev_and_test_keeps_them(
     heard, monkeypatch, parts, at_once
-) -> None:
+):
     monkeypatch.setattr(matches, "WORDS_AT_ONCE", at_once)
     for module in (sound, held_out):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", at_once)
@@ -289,7 +287,7 @@ def test_copies_of_sound_leave_train_and_dev_and_test_keeps_them(
     assert not list(Path("out").rglob("*.npz"))
 
 
-def test_by_bytes_other_encodings_stay_and_by_sound_they_can_be_kept(heard) -> None:
+def test_by_bytes_other_encodings_stay_and_by_sound_they_can_be_kept(heard):
     ledgers = _built(heard, copies=BY_BYTES)
     assert ledgers["train"].rejected == {"also_in_test": 3} and not ledgers["dev"].rejected
     assert set(_members("train")) >= {*COPIES_OF_TEST, "halved.wav"}
@@ -302,7 +300,7 @@ def test_by_bytes_other_encodings_stay_and_by_sound_they_can_be_kept(heard) -> N
         _built(heard, copies=BY_SOUND, on_leak="error")
 
 
-def test_held_out_sound_that_cannot_be_decoded_is_counted_in_its_split(heard) -> None:
+def test_held_out_sound_that_cannot_be_decoded_is_counted_in_its_split(heard):
     damaged = heard["train"][-2:]
     splits = {"train": [*heard["train"][:1], *heard["train"][4:6]], "test": heard["test"] + damaged}
     ledgers = _built(splits, copies=BY_SOUND)
@@ -310,7 +308,7 @@ def test_held_out_sound_that_cannot_be_decoded_is_counted_in_its_split(heard) ->
     assert ledgers["train"].rejected == {"also_in_test": 2} and not ledgers["train"].warnings
 
 
-def test_a_member_that_the_tar_does_not_hold_whole_is_not_compared(tmp_path) -> None:
+def test_a_member_that_the_tar_does_not_hold_whole_is_not_compared(tmp_path):
     path = tmp_path / "a.tar"
     rows = _rows([audio_tars.encoded(noise(6, 1), "MP3")], path)
     path.write_bytes(path.read_bytes()[:-5000])
@@ -319,7 +317,7 @@ def test_a_member_that_the_tar_does_not_hold_whole_is_not_compared(tmp_path) -> 
     assert compared.unread() == 0
 
 
-def test_a_member_too_long_for_an_utterance_is_not_compared(monkeypatch) -> None:
+def test_a_member_too_long_for_an_utterance_is_not_compared(monkeypatch):
     content = audio_tars.encoded(noise(60, 1))
     assert sound.fingerprint(content, 1) is not None
     monkeypatch.setattr(sound, "_MOST_SECONDS", 59.0)

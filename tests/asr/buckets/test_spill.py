@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +13,12 @@ from millrace.asr.manifests.identity import sample_ids
 from millrace.common.errors import MillraceError
 
 
-def test_ids_of_samples_are_pinned() -> None:
+def test_ids_of_samples_are_pinned():
     """They must never change: a run's augmentation and the order of buckets rest on them."""
     assert int(sample_ids(np.array([5], np.uint64), pa.array(["a"]))[0]) == 7247299724313172534
 
 
-def test_spilled_rows_come_back_parted(tmp_path: Path) -> None:
+def test_spilled_rows_come_back_parted(tmp_path):
     rng = np.random.default_rng(0)
     spill = RowSpill(tmp_path / "spill" / "rows", 8)
     pieces = [rng.integers(0, 2**64, size, dtype=np.uint64) for size in (1000, 1, 0, 300)]
@@ -39,7 +38,7 @@ def test_spilled_rows_come_back_parted(tmp_path: Path) -> None:
     assert [parts_for(count) for count in rows] == [1, 1, 1, 2, 32, 256, 256]
 
 
-def test_a_spill_that_ends_early_is_an_error(tmp_path: Path) -> None:
+def test_a_spill_that_ends_early_is_an_error(tmp_path):
     spill = RowSpill(tmp_path / "rows", 1)
     keys = np.arange(100_000, dtype=np.uint64)
     spill.add(pa.table({"key": keys}), keys)

@@ -63,9 +63,7 @@ def find(folder: Path, names: list[str]) -> dict[str, list[str]]:
         (["train_state.json", "training.parquet", "my_train.parquet", "train.jsonl.gz"], []),
     ],
 )
-def test_a_split_in_one_file_in_pieces_or_in_a_folder(
-    tmp_path: Path, names: list, train: list
-) -> None:
+def test_a_split_in_one_file_in_pieces_or_in_a_folder(tmp_path, names, train):
     expected = {"train": sorted(names) if train is None else train, "dev": ["dev.parquet"]}
     assert {"train": [], **find(tmp_path, [*names, "dev.parquet"])} == expected
 
@@ -98,9 +96,7 @@ def test_a_split_in_one_file_in_pieces_or_in_a_folder(
         (["test/en-00001-of-00002.jsonl"], "1 of 2 pieces of test/en are there: number 0 is not"),
     ],
 )
-def test_a_split_given_twice_or_in_part_is_an_error(
-    tmp_path: Path, names: list[str], message: str
-) -> None:
+def test_a_split_given_twice_or_in_part_is_an_error(tmp_path, names, message):
     with pytest.raises(MillraceError) as error:
         find(tmp_path, names)
     assert message in str(error.value) and str(tmp_path) in str(error.value)
@@ -116,7 +112,7 @@ def test_a_split_given_twice_or_in_part_is_an_error(
         ("x/other.parquet", "", None),
     ],
 )
-def test_what_a_name_says(name: str, split: str, number: int | None) -> None:
+def test_what_a_name_says(name, split, number):
     assert (
         manifest_files.split_of(Path(name)) == split
         and manifest_files.shard_number(Path(name)) == number
@@ -124,8 +120,8 @@ def test_what_a_name_says(name: str, split: str, number: int | None) -> None:
 
 
 def test_pieces_give_the_buckets_that_one_file_gives_and_rejects_name_the_piece(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     rows, index = corpus(tmp_path, tars=4, members=25)
     rows[60] = {**rows[60], "tar_member_name": "nowhere.flac"}
     rows[61] = {**rows[61], "transcript": ""}

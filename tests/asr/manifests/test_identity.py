@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.asr.bucket_corpus import (
     build_train,
     content,
@@ -17,7 +15,7 @@ from tests.asr.bucket_corpus import (
 )
 
 
-def test_a_path_may_be_spelled_in_several_ways_but_not_in_other_characters(tmp_path: Path) -> None:
+def test_a_path_may_be_spelled_in_several_ways_but_not_in_other_characters(tmp_path):
     composed, apart = "z/caf\u00e9.wav", "z/cafe\u0301.wav"
     pairs = {
         "d//a.wav": "d/a.wav",
@@ -39,9 +37,7 @@ def test_a_path_may_be_spelled_in_several_ways_but_not_in_other_characters(tmp_p
     assert all(f":{member}:" in good[member] for member in pairs)
 
 
-def test_a_tar_elsewhere_is_another_one_though_its_path_ends_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tar_elsewhere_is_another_one_though_its_path_ends_alike(tmp_path, monkeypatch):
     elsewhere = tmp_path / "data"
     monkeypatch.chdir(tmp_path)
     paths = [Path("a/x.tar"), elsewhere / "a/x.tar", elsewhere / "b/x.tar"]

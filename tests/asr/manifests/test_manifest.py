@@ -81,7 +81,7 @@ COLUMN_TYPES = {
 
 
 @pytest.mark.parametrize("kind", COLUMN_TYPES)
-def test_columns_of_other_types_give_the_same_rows(built, tmp_path: Path, kind: str) -> None:
+def test_columns_of_other_types_give_the_same_rows(built, tmp_path, kind):
     folder, rows, index = built
     change, result = COLUMN_TYPES[kind]
     ledger = build_train(tmp_path / "out", index, change(pa.Table.from_pylist(rows)))
@@ -108,9 +108,7 @@ WORDS = pa.array([["two", "words"], None, *[None] * 4])
         ("duration_s", pa.array([decimal.Decimal("4.5")] * 6), "duration_s is decimal128"),
     ],
 )
-def test_a_column_of_another_type_or_there_twice_is_refused(
-    tmp_path: Path, column, values, message
-) -> None:
+def test_a_column_of_another_type_or_there_twice_is_refused(tmp_path, column, values, message):
     rows, index = corpus(tmp_path, tars=1, members=6)
     table = pa.Table.from_pylist(rows)
     twice = table.append_column(column, table[column]), f"several columns named {column}"
@@ -123,7 +121,7 @@ def test_a_column_of_another_type_or_there_twice_is_refused(
         assert problem in str(error.value) and str(tmp_path / "train.parquet") in str(error.value)
 
 
-def test_bytes_that_are_not_utf8_are_rejected(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_are_rejected(tmp_path):
     rows, index = corpus(tmp_path, tars=1, members=5)
     table = pa.Table.from_pylist(rows)
     texts = [b"caf\xe9", *[text.encode() for text in table["transcript"].to_pylist()[1:]]]
@@ -145,7 +143,7 @@ ODD_VALUES = [
 ]
 
 
-def test_nemo_jsonl(tmp_path: Path) -> None:
+def test_nemo_jsonl(tmp_path):
     tars = [
         write_tar(tmp_path / f"audio_{s}.tar", [f"a{s}_{n}.wav" for n in range(5)])
         for s in range(2)
@@ -173,7 +171,7 @@ def test_nemo_jsonl(tmp_path: Path) -> None:
     assert build_train(tmp_path / "out2", index, manifest).rows_out == 1
 
 
-def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> None:
+def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path):
     rows = [
         {"tar": f"/a/{n % 9}", "member": f"m{n}", "text": f"t {n}", "duration": n}
         for n in range(600)
@@ -209,9 +207,7 @@ def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> No
         (True, "audio_{shard_id}.tar", 0),
     ],
 )
-def test_a_shard_id_is_a_whole_number(
-    tmp_path: Path, shard: object, template: str, rows_out: int
-) -> None:
+def test_a_shard_id_is_a_whole_number(tmp_path, shard, template, rows_out):
     tar = write_tar(tmp_path / "audio_1.tar", ["a.wav"])
     write_jsonl(tmp_path / "train.jsonl", [nemo("a.wav", tar=str(tar))])
     write_jsonl(tmp_path / "dev.jsonl", [nemo("./a.wav", shard_id=shard)])
@@ -222,7 +218,7 @@ def test_a_shard_id_is_a_whole_number(
 
 
 @pytest.mark.parametrize("template", ["audio_{shard}.tar", "audio_{}.tar", "{shard_id:s}.tar"])
-def test_what_is_no_template_is_refused(tmp_path: Path, template: str) -> None:
+def test_what_is_no_template_is_refused(tmp_path, template):
     with pytest.raises(MillraceError, match="is no template of tars"):
         manifest_of("train", [tmp_path / "train.jsonl"], tar_template=template)
 
@@ -236,9 +232,7 @@ def test_what_is_no_template_is_refused(tmp_path: Path, template: str) -> None:
         ("", "audio_{shard_id}.tar", "other/train/", {"{folder}": "{folder}/other"}),
     ],
 )
-def test_nemos_layout_is_read_as_it_is(
-    tmp_path: Path, whole, root, template, prefix, path_map
-) -> None:
+def test_nemos_layout_is_read_as_it_is(tmp_path, whole, root, template, prefix, path_map):
     (tmp_path / "train/sharded_manifests").mkdir(parents=True)
     rows = [nemo(f"u{shard}.wav", shard_id=shard) for shard in (0, 1)]
     if whole:
@@ -259,7 +253,7 @@ def test_nemos_layout_is_read_as_it_is(
     assert (ledger.rows_in, ledger.rows_out) == (2, 2)
 
 
-def test_rows_that_are_parts_of_a_member_are_rejected_all_of_them(tmp_path: Path) -> None:
+def test_rows_that_are_parts_of_a_member_are_rejected_all_of_them(tmp_path):
     # NeMo, told not to slice, keeps a file once and names its further rows -sub1 and so on. Others
     # name the file again.
     tar = write_tar(tmp_path / "audio_0.tar", ["a.wav", "b-sub1.wav", "c.wav", "d.wav", "e.wav"])
@@ -290,7 +284,7 @@ def test_rows_that_are_parts_of_a_member_are_rejected_all_of_them(tmp_path: Path
             manifest_of("train", [path]).scan()
 
 
-def test_rows_that_nemo_is_told_to_skip_are_left_out_and_are_no_errors(tmp_path: Path) -> None:
+def test_rows_that_nemo_is_told_to_skip_are_left_out_and_are_no_errors(tmp_path):
     words = [True, 1, "low character-rate", False, 0, "", None]
     tar = write_tar(tmp_path / "audio_0.tar", [f"{number}.wav" for number in range(len(words))])
     rows = [nemo(f"{number}.wav", shard_id=0, _skipme=word) for number, word in enumerate(words)]
@@ -301,7 +295,7 @@ def test_rows_that_nemo_is_told_to_skip_are_left_out_and_are_no_errors(tmp_path:
     buckets.check_errors(ledgers, 0.0, tmp_path / "out")
 
 
-def test_a_jsonl_manifest_in_utf_16_says_so(tmp_path: Path) -> None:
+def test_a_jsonl_manifest_in_utf_16_says_so(tmp_path):
     rows, index = corpus(tmp_path, tars=1, members=3)
     manifest = write_jsonl(tmp_path / "train.jsonl", rows)
     manifest.write_text(manifest.read_text(), encoding="utf-16")
@@ -309,7 +303,7 @@ def test_a_jsonl_manifest_in_utf_16_says_so(tmp_path: Path) -> None:
         build_train(tmp_path / "out", index, manifest)
 
 
-def test_the_speech_lanes_index_needs_no_tar_index(tmp_path: Path) -> None:
+def test_the_speech_lanes_index_needs_no_tar_index(tmp_path):
     index = speech_index(tmp_path)
     manifests = scanned([index], {}, transcript="human_transcript")
     built = buckets.build(manifests, None, tmp_path / "out", BucketChoices())
@@ -330,7 +324,7 @@ def test_the_speech_lanes_index_needs_no_tar_index(tmp_path: Path) -> None:
     assert rejects(tmp_path / "out")[-1]["detail"] == "No such file or directory"
 
 
-def test_splits_and_addresses_of_an_index_that_lacks_some(tmp_path: Path) -> None:
+def test_splits_and_addresses_of_an_index_that_lacks_some(tmp_path):
     rows = rows_of(speech_index(tmp_path))
     for row, split in zip(rows, itertools.cycle(["valid", "val", "dev"]), strict=False):
         row["split"] = split
@@ -344,7 +338,7 @@ def test_splits_and_addresses_of_an_index_that_lacks_some(tmp_path: Path) -> Non
     assert {row["reason"] for row in rejects(tmp_path / "out")} == {"not_a_file", "tar_missing"}
 
 
-def test_rows_that_stand_twice_are_part_of_a_manifests_content(tmp_path: Path) -> None:
+def test_rows_that_stand_twice_are_part_of_a_manifests_content(tmp_path):
     rows, _ = corpus(tmp_path, tars=1, members=2)
     contents = set()
     for name, first in (("a", rows[0]), ("b", rows[1])):

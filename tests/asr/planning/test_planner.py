@@ -55,7 +55,7 @@ def test_the_example_of_the_docstring_gives_what_it_says():
     assert doctest.testmod(planner) == (0, 3)
 
 
-def test_bars_on_the_seeds_durations() -> None:
+def test_bars_on_the_seeds_durations():
     parts = buckets(400_000)
     plan = plan_epoch(parts, BUDGET, 42, 0, 8)
     stats = plan.stats()
@@ -77,7 +77,7 @@ def test_bars_on_the_seeds_durations() -> None:
     assert (counts * longest <= 240.0).all()
 
 
-def test_batches_stay_in_their_bucket_and_under_every_limit() -> None:
+def test_batches_stay_in_their_bucket_and_under_every_limit():
     parts = buckets(30_000)
     budgets = [BatchBudget(240.0, cost=200.0, rows=20 + 5 * number) for number in range(len(parts))]
     plan = plan_epoch(parts, budgets, 1, 2, 4, window=2000)
@@ -93,7 +93,7 @@ def test_batches_stay_in_their_bucket_and_under_every_limit() -> None:
     assert BatchBudget(seconds=240.0).most_rows(np.array([240 / 79])).tolist() == [78]
 
 
-def test_all_buckets_are_drawn_all_the_time() -> None:
+def test_all_buckets_are_drawn_all_the_time():
     plan = plan_epoch(buckets(200_000), BUDGET, 3, 0, 8)
     bucket = plan.bucket[::8]
     whole = np.bincount(bucket, minlength=7)
@@ -101,7 +101,7 @@ def test_all_buckets_are_drawn_all_the_time() -> None:
         assert (np.abs(np.bincount(tenth, minlength=7) - whole / 10)[:6] <= 3).all()
 
 
-def test_pure_in_seed_epoch_and_world_size_across_processes() -> None:
+def test_pure_in_seed_epoch_and_world_size_across_processes():
     code = (
         "from tests.asr.planning.test_planner import *;"
         "plan = plan_epoch(buckets(5000), BUDGET, 5, 3, 4);"
@@ -116,7 +116,7 @@ def test_pure_in_seed_epoch_and_world_size_across_processes() -> None:
     assert len({digest(plan), *map(digest, others)}) == 4
 
 
-def test_the_shuffle_is_pinned() -> None:
+def test_the_shuffle_is_pinned():
     """A plan made on another machine or with another numpy must be this one: a resumed run depends
     on it."""
     plan = plan_epoch(
@@ -130,7 +130,7 @@ def test_the_shuffle_is_pinned() -> None:
     assert digest(replan(long, 3, 3))[:16] == "e1b1acdcc5818179"
 
 
-def test_epochs_put_other_rows_together() -> None:
+def test_epochs_put_other_rows_together():
     plans = [plan_epoch(buckets(20_000), BUDGET, 0, epoch, 1, window=5000) for epoch in range(2)]
     first, second = (
         {(rows[0], row) for rows in plan.batches(0) for row in rows[1:]} for plan in plans
@@ -138,7 +138,7 @@ def test_epochs_put_other_rows_together() -> None:
     assert len(first & second) < 0.05 * len(first)
 
 
-def test_resume_with_the_same_world_size_is_the_same_plan() -> None:
+def test_resume_with_the_same_world_size_is_the_same_plan():
     parts = buckets(4000)
     rest = plan_rest(lambda ranks: plan_epoch(parts, BUDGET, 1, 0, ranks), [(4, 7)], 4)
     assert digest(rest) == digest(plan_epoch(parts, BUDGET, 1, 0, 4))
@@ -161,9 +161,7 @@ odd_budgets += [BatchBudget(None, cost=1e-3)]
     *(st.integers(1, 9), st.integers(1, 30), st.integers(0, 2**63)),
     st.sampled_from(odd_budgets),
 )
-def test_odd_rows_are_planned_once_with_equal_steps(
-    parts: list[list[float]], world: int, window: int, seed: int, budget: BatchBudget
-) -> None:
+def test_odd_rows_are_planned_once_with_equal_steps(parts, world, window, seed, budget):
     lengths = [np.array(part, dtype=np.float32) for part in parts]
     durations = np.concatenate(lengths).astype(np.float64)
     plan = plan_epoch(lengths, budget, seed, 0, world, window=window)
@@ -186,7 +184,7 @@ def test_odd_rows_are_planned_once_with_equal_steps(
         assert_once(np.concatenate([seen(plan, 0, len(plan) // 2), seen(rest)]), len(durations))
 
 
-def test_fewer_rows_than_ranks_are_repeated_as_fillers_and_named() -> None:
+def test_fewer_rows_than_ranks_are_repeated_as_fillers_and_named():
     plan = plan_epoch([np.array([3.0, 4.0, 5.0], np.float32)], BUDGET, 0, 0, 8)
     assert sum(plan.is_filler(0, rank) for rank in range(8)) == 5 == plan.stats()["filler_batches"]
     assert_once(seen(plan), 3)
@@ -209,14 +207,14 @@ def test_rows_over_the_budget_are_batches_of_their_own_and_others_are_split_to_f
     assert_once(plan_epoch([np.full(66_000, 300.0, np.float32)], BUDGET, 0, 0, 1).rows, 66_000)
 
 
-def test_the_fewest_steps_are_broken_up_for_rows_of_the_last_ones() -> None:
+def test_the_fewest_steps_are_broken_up_for_rows_of_the_last_ones():
     rows = np.array([*[1] * 4, *[10] * 4, 1])
     steps = np.arange(8).reshape(2, 4)
     whole, left = planner._add_rows(steps, np.array([8]), rows, world=4)
     assert (whole.tolist(), left.tolist()) == ([0], [8, 4, 5, 6, 7])
 
 
-def test_rows_of_nearly_one_duration_meet_others_in_the_next_epoch() -> None:
+def test_rows_of_nearly_one_duration_meet_others_in_the_next_epoch():
     durations = [np.linspace(10, 10.01, 64, dtype=np.float32)]
     first, second = (plan_epoch(durations, BatchBudget(None, rows=8), 0, at, 1) for at in (0, 1))
     batches = [
@@ -225,7 +223,7 @@ def test_rows_of_nearly_one_duration_meet_others_in_the_next_epoch() -> None:
     assert len(batches[0]) == 8 and not batches[0] & batches[1]
 
 
-def test_arguments_that_cannot_be_planned_are_refused() -> None:
+def test_arguments_that_cannot_be_planned_are_refused():
     for seconds in ([], [1, np.nan], [0.0], [np.inf], [-1.0]):
         with pytest.raises(MillraceError, match=r"no rows|finite and above 0"):
             plan_epoch([np.array(seconds)], BUDGET, 0, 0, 1)

@@ -4,7 +4,6 @@ do."""
 from __future__ import annotations
 
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +31,7 @@ def _loader(table: RowTable, size: int, **limits: float) -> BaselineLoader:
     return BaselineLoader(table, BaselinePlan(table, size, 1, 0), **limits)
 
 
-def test_audio_and_texts_equal_ours_bit_for_bit(table: RowTable) -> None:
+def test_audio_and_texts_equal_ours_bit_for_bit(table):
     loader = _loader(table, 5)
     plan = loader.plan
     ours = BucketedDataset(
@@ -50,9 +49,7 @@ def test_audio_and_texts_equal_ours_bit_for_bit(table: RowTable) -> None:
             assert mine.dtype == theirs.dtype and (mine == theirs).all(), name
 
 
-def test_it_scans_each_tar_with_tarfile_and_reads_through_it(
-    table: RowTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_scans_each_tar_with_tarfile_and_reads_through_it(table, monkeypatch):
     opened, extracted = [], []
     open_tar, extract = tarfile.open, tarfile.TarFile.extractfile
     monkeypatch.setattr(
@@ -67,9 +64,7 @@ def test_it_scans_each_tar_with_tarfile_and_reads_through_it(
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 12, 30])
-def test_ranks_take_equal_steps_and_share_no_row(
-    table: RowTable, world_size: int, batch_size: int
-) -> None:
+def test_ranks_take_equal_steps_and_share_no_row(table, world_size, batch_size):
     plan = BaselinePlan(table, batch_size, 3, 0, world_size)
     places = [(step, rank) for rank in range(world_size) for step in range(len(plan))]
     batches = [plan.batch(*place).tolist() for place in places if not plan.is_filler(*place)]
@@ -87,7 +82,7 @@ def test_ranks_take_equal_steps_and_share_no_row(
         assert all(map(len, batches))
 
 
-def test_the_order_depends_on_seed_and_epoch_alone(table: RowTable) -> None:
+def test_the_order_depends_on_seed_and_epoch_alone(table):
     keys = [(seed, epoch) for seed in (1, 2) for epoch in (0, 1)]
     orders = {key: tuple(BaselinePlan(table, 4, *key).order) for key in keys}
     assert len(set(orders.values())) == 4
@@ -95,7 +90,7 @@ def test_the_order_depends_on_seed_and_epoch_alone(table: RowTable) -> None:
     assert all(sorted(order) == list(range(24)) for order in orders.values())
 
 
-def test_rows_are_shuffled_within_neighbouring_tars(table: RowTable) -> None:
+def test_rows_are_shuffled_within_neighbouring_tars(table):
     tars = {number: table.rows([number])[0].tar for number in range(24)}
     order = BaselinePlan(table, 4, 5, 0, window=8).order
     groups = [{tars[row] for row in order[start : start + 8]} for start in (0, 8, 16)]
@@ -103,7 +98,7 @@ def test_rows_are_shuffled_within_neighbouring_tars(table: RowTable) -> None:
     assert list(order) != sorted(order, key=lambda row: (tars[row], row))
 
 
-def test_a_pass_starts_at_the_start_step_of_its_plan(table: RowTable) -> None:
+def test_a_pass_starts_at_the_start_step_of_its_plan(table):
     whole = [batch.rows.tolist() for batch in _loader(table, 4)]
     loader = _loader(table, 4)
     loader.start_step = 3
@@ -116,7 +111,7 @@ def test_a_pass_starts_at_the_start_step_of_its_plan(table: RowTable) -> None:
     assert next(iter(loader)).rows.tolist() == loader.plan.batch(0, 0).tolist() != whole[0]
 
 
-def test_what_cannot_be_used_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_left_out_and_counted(tmp_path):
     flac = encoded(noise(4000, 1))
     damaged = {"t1_1.flac": flac[: len(flac) // 2], "t2_2.flac": b"", "t0_3.flac": b"no audio"}
     table = RowTable.open(corpus(tmp_path, replace=damaged))
@@ -131,7 +126,7 @@ def test_what_cannot_be_used_is_left_out_and_counted(tmp_path: Path) -> None:
     assert [len(batch) for batch in loader] == [14] and loader.bad.reasons["unreadable"] == 8
 
 
-def test_members_are_read_by_either_spelling_and_what_is_none_says_so(tmp_path: Path) -> None:
+def test_members_are_read_by_either_spelling_and_what_is_none_says_so(tmp_path):
     (tmp_path / "dir").mkdir()
     (tmp_path / "file").write_bytes(b"bytes")
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
@@ -150,9 +145,7 @@ def test_members_are_read_by_either_spelling_and_what_is_none_says_so(tmp_path: 
     ("container", "subtype", "rate", "channels"),
     [("WAV", "PCM_24", RATE, 1), ("FLAC", None, RATE, 2), ("WAV", "FLOAT", 8000, 1)],
 )
-def test_soundfile_decodes_as_we_do(
-    container: str, subtype: str | None, rate: int, channels: int
-) -> None:
+def test_soundfile_decodes_as_we_do(container, subtype, rate, channels):
     sound = noise(5000, 3, channels)
     if subtype == "FLOAT":
         sound = sound / 32768

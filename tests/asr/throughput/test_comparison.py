@@ -30,14 +30,14 @@ def _judged(comparison: Comparison, name: str) -> Criterion:
     return next(one for one in criteria(comparison) if one.name.startswith(name))
 
 
-def test_all_pass(tmp_path: Path) -> None:
+def test_all_pass(tmp_path):
     comparison = _comparison(tmp_path)
     assert {criterion.status for criterion in criteria(comparison)} == {PASS}
     assert comparison.ratio(MEASURES[0]) > 3
     assert comparison.difference() == ""
 
 
-def test_each_line_of_the_comparison_is_its_own_figure(tmp_path: Path) -> None:
+def test_each_line_of_the_comparison_is_its_own_figure(tmp_path):
     comparison = _comparison(tmp_path, bench={"gpu": 0.0})
     figures = {measure.key: measure.of(comparison.bench) for measure in MEASURES}
     of_tokens = 1 - 13 * (1 - figures["padding"]) / 13.2
@@ -61,7 +61,7 @@ def test_each_line_of_the_comparison_is_its_own_figure(tmp_path: Path) -> None:
         ("Loss against", {"bench": {"loss": (2.11, 2.11)}, "baseline": {"loss": (2.0, 2.0)}}),
     ],
 )
-def test_each_criterion_can_fail(tmp_path: Path, name: str, changed: dict) -> None:
+def test_each_criterion_can_fail(tmp_path, name, changed):
     assert _judged(_comparison(tmp_path, **changed), name).status == FAIL
 
 
@@ -74,9 +74,7 @@ def test_each_criterion_can_fail(tmp_path: Path, name: str, changed: dict) -> No
         ("Padding", {"bench": {"omit": ("padded_audio_seconds",)}}, "no counts"),
     ],
 )
-def test_what_was_not_measured_is_not_judged(
-    tmp_path: Path, name: str, changed: dict, reason: str
-) -> None:
+def test_what_was_not_measured_is_not_judged(tmp_path, name, changed, reason):
     judged = _judged(_comparison(tmp_path, **changed), name)
     assert judged.status == UNKNOWN and reason in judged.figure
 
@@ -85,7 +83,7 @@ SHARED = "device cpu cores model model_options precision tf32 gradient_checkpoin
 
 
 @pytest.mark.parametrize("name", [*SHARED.split(), "max_steps", "grad_acc", "lr"])
-def test_runs_of_other_conditions_are_not_compared(tmp_path: Path, name: str) -> None:
+def test_runs_of_other_conditions_are_not_compared(tmp_path, name):
     facts = {role: {name: f"{role} one"} for role in ("bench", "baseline")}
     changed = {role: {"facts": of, "machine": {**CPU, **of}} for role, of in facts.items()}
     judged = _judged(_comparison(tmp_path, **changed), "Throughput")
@@ -94,14 +92,12 @@ def test_runs_of_other_conditions_are_not_compared(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(-1.0, -1.0), (2.09, 2.0)])
-def test_losses_up_to_5_percent_above_pass_also_below_zero(
-    tmp_path: Path, ours: float, theirs: float
-) -> None:
+def test_losses_up_to_5_percent_above_pass_also_below_zero(tmp_path, ours, theirs):
     losses = {"bench": {"loss": (ours, ours)}, "baseline": {"loss": (theirs, theirs)}}
     assert _judged(_comparison(tmp_path, **losses), "Loss").status == PASS
 
 
-def test_samples_left_out_are_those_of_all_ranks_and_runs(tmp_path: Path) -> None:
+def test_samples_left_out_are_those_of_all_ranks_and_runs(tmp_path):
     """steps.jsonl is rank 0's: the counts of the log are summed over the ranks."""
     folders = write_runs(tmp_path)
     for role in ("bench", "check"):
@@ -114,7 +110,7 @@ def test_samples_left_out_are_those_of_all_ranks_and_runs(tmp_path: Path) -> Non
     assert words == "200 steps, clean, 14 unusable samples left out"
 
 
-def test_losses_are_compared_after_as_many_samples(tmp_path: Path) -> None:
+def test_losses_are_compared_after_as_many_samples(tmp_path):
     """Our steps hold more samples: after as many steps we would have learned from more."""
     comparison = _comparison(tmp_path, baseline={"loss": (3.0, 1.5)})
     ours, theirs = comparison.bench, comparison.baseline
@@ -139,7 +135,7 @@ def _leave_out(bucket: str, run: Path) -> None:
     jsonl.write_lines(path, steps)
 
 
-def test_a_bucket_left_out_is_named(tmp_path: Path) -> None:
+def test_a_bucket_left_out_is_named(tmp_path):
     folders = write_runs(tmp_path)
     for role in ("bench", "check"):
         _leave_out("b_5_7", folders[role])
@@ -151,7 +147,7 @@ def test_a_bucket_left_out_is_named(tmp_path: Path) -> None:
     assert (judged.status, judged.figure) == (PASS, "4 of 4")
 
 
-def test_a_bucket_that_only_the_check_has_met_is_sampled(tmp_path: Path) -> None:
+def test_a_bucket_that_only_the_check_has_met_is_sampled(tmp_path):
     folders = write_runs(tmp_path)
     _leave_out("b_5_7", folders["bench"])
     assert (
@@ -159,7 +155,7 @@ def test_a_bucket_that_only_the_check_has_met_is_sampled(tmp_path: Path) -> None
     )
 
 
-def test_buckets_are_measured_from_their_own_steps(tmp_path: Path) -> None:
+def test_buckets_are_measured_from_their_own_steps(tmp_path):
     comparison = _comparison(tmp_path)
     recorded = comparison.bench.steps
     for bucket in comparison.buckets:
@@ -177,7 +173,7 @@ def test_buckets_are_measured_from_their_own_steps(tmp_path: Path) -> None:
     assert [bucket.name for bucket in comparison.buckets] == list(BUCKETS)
 
 
-def test_what_cannot_be_read_names_file_and_remedy(tmp_path: Path) -> None:
+def test_what_cannot_be_read_names_file_and_remedy(tmp_path):
     folders = write_runs(tmp_path)
     damaged = tmp_path / "b.json"
     damaged.write_text('{"buckets": [{"bucket_id": "b"}]}')
@@ -188,6 +184,6 @@ def test_what_cannot_be_read_names_file_and_remedy(tmp_path: Path) -> None:
         _read(folders, bucket_config(tmp_path))
 
 
-def test_rates_for_people() -> None:
+def test_rates_for_people():
     rates = {0.123: "0.12", 9.994: "9.99", 9.996: "10.0", 99.96: "100", 12345.6: "12,346"}
     assert {value: rate(value) for value in rates} == rates
