@@ -127,7 +127,7 @@ def test_without_manifests_the_speech_lanes_index_is_read(tmp_path, run, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments, message",
     [
         ([], "no manifest was named"),
         (["--train", "absent.parquet"], "absent.parquet: the manifest is not there"),

@@ -213,7 +213,7 @@ def test_what_a_trial_is_asked(calibrations, scripted):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    "flags, message",
     [
         (["--bucket", "b_9"], "there is no bucket 'b_9'"),
         (["--max_memory_gb", "2e6"], "2e+06 GB is more than a device has"),

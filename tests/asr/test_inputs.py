@@ -84,7 +84,7 @@ CUDA = {"training": {"device": "cuda"}}
 
 
 @pytest.mark.parametrize(
-    ("gpus", "section", "words"),
+    "gpus, section, words",
     [
         (0, CUDA, "asr.training.device is cuda with asr.ranks: 1, and this machine has no GPUs"),
         (2, {"ranks": 4}, "asr.training.device is auto with asr.ranks: 4, and this machine has 2"),
@@ -107,7 +107,7 @@ def test_a_run_without_its_gpus_ends_the_workflow_before_anything_runs(gpus, sec
 
 
 @pytest.mark.parametrize(
-    ("nodes", "ranks", "device", "launcher", "places"),
+    "nodes, ranks, device, launcher, places",
     [
         (1, 1, "auto", "-m", {"nodes": 1, "gpu": 1}),
         (1, 4, "cpu", "--standalone --nproc-per-node 4", {"nodes": 1, "gpu": 0}),
@@ -149,7 +149,7 @@ LARGE = {"ranks": 8, "model": "qwen3-asr-1.7b", "training": {"num_workers": 16, 
 
 
 @pytest.mark.parametrize(
-    ("section", "calibrates", "mb"),
+    "section, calibrates, mb",
     [
         # Of two workers 12 batches of 240 s (15.36 MB) in /dev/shm, 9 pinned ones of 2**24 B.
         ({}, "", 6080 + 12 * 15.36 + 9 * 16.777216),
@@ -192,7 +192,7 @@ def of_train(source: str = "manifests", unchanged: Sequence[str] = ()) -> AsrInp
 
 
 @pytest.mark.parametrize(
-    ("source", "unchanged", "built_before", "stale"),
+    "source, unchanged, built_before, stale",
     [
         ("manifests", ["m/train.jsonl"], True, []),
         ("manifests", [], True, [BUCKETS]),

@@ -111,7 +111,7 @@ def test_the_buckets_in_order_with_a_model_that_predicts_their_peaks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("empty", "longer"), [("b_30_inf", "b_20_30"), ("b_7_10", "b_20_30"), ("b_0_3", "b_7_10")]
+    "empty, longer", [("b_30_inf", "b_20_30"), ("b_7_10", "b_20_30"), ("b_0_3", "b_7_10")]
 )
 def test_a_bucket_without_rows_has_the_size_of_the_next_longer_samples_or_of_the_longest(
     tmp_path, monkeypatch, empty, longer
@@ -215,7 +215,7 @@ def test_the_order_of_the_files_does_not_matter(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("calibrations", "message"),
+    "calibrations, message",
     [
         ({name: ALL[name] for name in ("b_7_10", "b_0_3")}, "without a calibration: b_20_30"),
         (

@@ -176,7 +176,7 @@ def test_without_any_tar_the_keys_to_set_are_named_and_partitions_stay(tars):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    "text, problem",
     [
         ('[{"shard_id": 0}, {"shard_id": 1}]', r"line 1: this line is no JSON object \(1 broken"),
         ('{\n"a": {"shard_id": 0}}', r"line 1: this line is not JSON: cut off .* \(2 broken"),
@@ -375,7 +375,7 @@ UNDONE = {
 
 
 @pytest.mark.parametrize("dry_runs", [0, 2])
-@pytest.mark.parametrize(("change", "is_jsonl"), UNDONE.values(), ids=UNDONE)
+@pytest.mark.parametrize("change, is_jsonl", UNDONE.values(), ids=UNDONE)
 def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(
     tars, change, is_jsonl, dry_runs
 ):

@@ -248,7 +248,7 @@ def test_the_baseline_to_compare_with_trains_too(buckets, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments, message",
     [
         (["--model", "no/such"], "no/such"),
         (["--calibration=none.json"], "asr_calibrate"),

@@ -30,7 +30,7 @@ def speech(*parts: tuple[float, float]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("parts", "ends"),
+    "parts, ends",
     [
         ([(3, 0)], [3]),
         ([(3, 1), (3, 1), (3, 0)], [3.5, 7.5, 11]),  # the last pause within five seconds
@@ -161,7 +161,7 @@ def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(
 
 
 @pytest.mark.parametrize(
-    ("options", "files", "words"),
+    "options, files, words",
     [
         ({}, "speech.wav", r"files is 'speech.wav'\. Give a list"),
         ({"batch_seconds": 0}, [], r"batch_seconds is 0\. Give a number above 0"),

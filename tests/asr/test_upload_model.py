@@ -100,7 +100,7 @@ def test_model_and_card_are_published_and_nothing_else_of_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "library", "loader"),
+    "kind, library, loader",
     [
         ("millrace_ctc", "millrace", "millrace.asr.models.registry.load(folder)"),
         ("whisper", "transformers", "transformers"),

@@ -27,7 +27,7 @@ def flags(config: Path, *more: str) -> list[str]:
     return [f"--bucket-config={config}", "--device=cpu", f"--model-options={model}", *more]
 
 
-@pytest.mark.parametrize(("limit", "code"), [("16", 0), ("0.1", 1)])
+@pytest.mark.parametrize("limit, code", [("16", 0), ("0.1", 1)])
 def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
     config = corpus.write(tmp_path, {"b_0_1": (24, 0.2, 0.3), "b_1_2": (24, 0.4, 0.5)})
     calibration, output = tmp_path / "calibrated_bs.json", tmp_path / "verified.json"
@@ -72,7 +72,7 @@ def test_a_rank_that_runs_out_of_memory_within_a_step_ends_the_others(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("step", "typed"),
+    "step, typed",
     [
         ("train_model", "--bucket-dir nowhere"),
         pytest.param("verify_calibration", "--bucket-config no.json", marks=LONG),

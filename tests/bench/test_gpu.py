@@ -53,7 +53,7 @@ def test_figures_are_in_their_file_when_the_machine_ends(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    ("filled", "buckets"),
+    "filled, buckets",
     [(1, {(20, 30)}), (2, {(20, 30), (7, 10)}), (7, None)],
 )
 def test_clips_are_in_as_many_buckets_as_asked_for(tmp_path, monkeypatch, filled, buckets):

@@ -120,14 +120,14 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "plan", "name", "lost", "repeated"), CASES)
+@pytest.mark.parametrize("fault, plan, name, lost, repeated", CASES)
 def test_a_fault_gets_its_verdict(fault, plan, name, lost, repeated):
     verdict = bench(fault).judged(Plan.parse(plan))
     assert verdict[:3] == (name, lost, repeated)
 
 
 @pytest.mark.parametrize(
-    ("fault", "plan", "shortest"),
+    "fault, plan, shortest",
     [
         ("loses", "96/4/2 2x2:3!2 2x2:1+2 2x2", "4/2/1 1x0:0 1x0"),
         ("forgets the second epoch", "60/8/2 2x1:1+2 2x1:1 2x1", "4/2/2 1x0:1+1 1x0"),

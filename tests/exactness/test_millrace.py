@@ -10,7 +10,7 @@ from tests.exactness.suite import Draw, judge, line
 
 @pytest.mark.parametrize("name", ["millrace_tars", "millrace_buckets"])
 @pytest.mark.parametrize(
-    ("plans", "seed", "processes"),
+    "plans, seed, processes",
     [
         (6, 1, 1),
         pytest.param(30, 2, 8, marks=pytest.mark.long),

@@ -35,7 +35,7 @@ def leave(folder):
 
 
 @pytest.mark.parametrize(
-    ("read", "problem"),
+    "read, problem",
     [
         (lambda folder: 1 / 0, "ZeroDivisionError"),
         (hang, "no end"),

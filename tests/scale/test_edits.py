@@ -196,7 +196,7 @@ def in_new_tars(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("edit", "partitions", "line"),
+    "edit, partitions, line",
     [
         (lambda lines: lines, set(), None),
         (shuffled, set(), None),

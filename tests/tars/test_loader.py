@@ -280,7 +280,7 @@ def test_a_tar_that_changes_while_it_is_open_ends_the_epoch(tmp_path):
 
 
 # Processes only if something is decoded.
-@pytest.mark.parametrize(("workers", "decode"), [(0, None), (2, None), (2, {"cls": bytes})])
+@pytest.mark.parametrize("workers, decode", [(0, None), (2, None), (2, {"cls": bytes})])
 def test_a_loader_goes_on_where_its_state_was_taken(tars, workers, decode):
     whole = epoch_of(open_tars(tars, batch_size=8), 1)
     options = {"batch_size": 8, "workers": workers, "decode": decode}
@@ -298,7 +298,7 @@ def test_a_loader_goes_on_where_its_state_was_taken(tars, workers, decode):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options, words",
     [
         ({"batch_size": 9}, "with batch_size 8, and the loader has 9"),
         ({"seed": 1}, "with seed 0, and the loader has 1"),
@@ -338,7 +338,7 @@ def test_no_more_files_are_open_than_the_reader_may_have(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize(("row", "step"), [(0, 0), (-1, 14)])
+@pytest.mark.parametrize("row, step", [(0, 0), (-1, 14)])
 def test_a_plan_of_more_samples_than_there_are_is_refused_before_it_names_one(tars, row, step):
     loader = open_tars(tars, batch_size=8)
     loader.plan.rows[row] = SAMPLES

@@ -96,7 +96,7 @@ TWICE = {
 }
 
 
-@pytest.mark.parametrize(("tars", "ids", "words"), TWICE.values(), ids=TWICE)
+@pytest.mark.parametrize("tars, ids, words", TWICE.values(), ids=TWICE)
 def test_what_stands_twice_is_refused_with_both_places(tmp_path, tars, ids, words):
     paths = [
         write_tar(tmp_path / tar, [(name, b"1") for name in names.split()])
@@ -287,7 +287,7 @@ def test_an_index_is_kept_where_it_can_be_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("paths", "words"),
+    "paths, words",
     [
         ("none*.tar", "no tar has such a path"),
         ([], "no tars"),

@@ -188,7 +188,7 @@ def test_runs_are_reported_and_trained_each_in_its_own_place(dry_run):
 
 
 @pytest.mark.parametrize(
-    ("rule", "wildcards", "read"),
+    "rule, wildcards, read",
     [
         # What copies are compared with lies in all countries.
         (
@@ -241,7 +241,7 @@ def test_a_parameter_that_is_a_flag_is_called_like_its_key_and_is_one_of_its_own
 
 
 @pytest.mark.parametrize(
-    ("lane", "wildcard", "names"),
+    "lane, wildcard, names",
     [
         ("speech", "partition", ["new zealand-train-12-123456", "malta-validation-00000"]),
         ("speech", "publication", ["receipt.json", "diff.txt"]),
@@ -276,7 +276,7 @@ CUT = ["generate_manifest", "create_shards", "merge_shards"]
 
 
 @pytest.mark.parametrize(
-    ("lane", "stage", "inputs", "steps", "of_the_parse"),
+    "lane, stage, inputs, steps, of_the_parse",
     [
         ("speech", "manifest", SPEECH, CUT[:1], {"countries"}),
         ("speech", "shards", SPEECH, CUT, {"countries"}),

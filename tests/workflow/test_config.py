@@ -121,7 +121,7 @@ def test_steps_and_config_have_the_same_defaults(lane):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text, words",
     [
         ("speech: {max_cerr: 0.3}", "speech.max_cerr: no such key; docs/configuration.md"),
         ("speech: {hub: {endpoint: 'https://hub.org/a', repo: a/b}}", "speech.hub.endpoint … Hub"),
@@ -295,7 +295,7 @@ def test_a_duplicate_key_is_named_with_its_lines(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("raw", "words"),
+    "raw, words",
     [
         (b"speech:\n\tmax_cer: 1\n", ", line 2: the file is not valid YAML (found character"),
         (b"speech: a: b\n", ", line 1: the file is not valid YAML (mapping values"),
@@ -325,7 +325,7 @@ def test_all_problems_are_told_at_once_one_a_line():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    "arguments, words",
     [
         (["--config", "speech={max_cerr: 0.2}"], ["speech.max_cerr: no such key"]),
         (["--config", "lane=[speech]"], ["lane: no such section"]),

@@ -338,7 +338,7 @@ ROOT_KEY, MANIFEST_KEY = (
 
 @pytest.mark.parametrize("target", ["all", "speech"])
 @pytest.mark.parametrize(
-    ("root", "line"),
+    "root, line",
     [
         ("nowhere", "nowhere does not exist; expected there: <country>/Alignment/"),
         ("corpus/malta", "; set it to corpus; "),
@@ -351,7 +351,7 @@ def test_a_corpus_that_is_not_there_is_an_error(malta, root, line, target):
 
 
 @pytest.mark.parametrize(
-    ("folder", "line"),
+    "folder, line",
     [("", "'' does not exist"), ("up", "; set it to up/tars; expected there: train")],
 )
 def test_manifests_that_are_not_there_are_an_error_of_that_lane_only(malta, folder, line):
@@ -377,7 +377,7 @@ def test_a_country_that_is_not_there_is_an_error_in_one_line(malta):
 
 
 @pytest.mark.parametrize(
-    ("broken", "asr", "line"),
+    "broken, asr, line",
     [
         (
             "speech:\n\tmax_cer: 1\n",
@@ -453,7 +453,7 @@ def test_a_dry_run_on_a_terminal_is_a_table_and_the_reasons(fresh):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment"), [(["-p"], {}), ([], {"CI": "1"}), ([], {"TERM": "dumb"})]
+    "arguments, environment", [(["-p"], {}), ([], {"CI": "1"}), ([], {"TERM": "dumb"})]
 )
 def test_plain_text_has_a_message_a_job_and_commands_if_asked_for(fresh, arguments, environment):
     code, text = on_terminal(fresh, "--dry-run", "speech_shards", *arguments, **environment)

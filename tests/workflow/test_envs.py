@@ -120,7 +120,7 @@ def test_the_package_alone_brings_torch_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    ("extra", "modules"),
+    "extra, modules",
     [
         ("asr", ["asr/planning/loader", "tars/loader", "tars/__main__"]),
         ("splits", ["audit/check_splits", "audit/splits/compare"]),

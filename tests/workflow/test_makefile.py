@@ -117,7 +117,7 @@ def test_what_is_installed_is_not_installed_again(folder):
     assert "-r requirements-demo.txt" in make(folder, "--dry-run", "run").stdout
 
 
-@pytest.mark.parametrize(("target", "gpus"), [("test-long", ""), ("gpu", "3")])
+@pytest.mark.parametrize("target, gpus", [("test-long", ""), ("gpu", "3")])
 def test_only_the_tests_that_need_a_gpu_see_one(folder, monkeypatch, target, gpus):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     python = folder / ".venv/bin/python"

@@ -135,7 +135,7 @@ def test_a_missing_assignment_beside_results_is_an_error_and_nothing_is_drawn(bu
 
 
 @pytest.mark.parametrize(
-    ("statement", "moved"),
+    "statement, moved",
     [('prefix: "sub"', "sub/results/"), ('replace_prefix: {"results/": "out/"}', "out/")],
 )
 def test_a_module_with_a_prefix_is_refused_by_name(tmp_path, statement, moved):

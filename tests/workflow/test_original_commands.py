@@ -32,7 +32,7 @@ SHARDS = """--manifest-dir ./manifests --output-dir ./local_webdataset_output --
 
 
 @pytest.mark.parametrize(
-    ("step", "typed", "expected"),
+    "step, typed, expected",
     [
         ("asr.build_tar_indices", "", {"partition": None}),
         ("asr.build_bucket_manifests", "", {"edges": ["default"]}),

@@ -66,7 +66,7 @@ def test_a_run_has_the_cores_gpus_nodes_and_environment_of_its_config(jobs):
 
 
 @pytest.mark.parametrize(
-    ("rule", "calibrates"),
+    "rule, calibrates",
     [
         ("asr_calibrate_bucket_bs", "bucket"),
         ("asr_verify_calibration", "all"),
@@ -87,7 +87,7 @@ MEASURED = re.findall(
 )
 
 
-@pytest.mark.parametrize(("rule", "input_mb", "mem_mb", "runtime"), MEASURED)
+@pytest.mark.parametrize("rule, input_mb, mem_mb, runtime", MEASURED)
 def test_a_step_asks_for_what_the_page_of_clusters_compares_with_what_it_took(
     jobs, rule, input_mb, mem_mb, runtime
 ):

@@ -65,7 +65,7 @@ def bucketed(built: Workflow) -> Workflow:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    ("page", "number", "split"),
+    "page, number, split",
     [("README", 0, "train"), ("speech", 1, "train"), ("speech", 2, "test")],
 )
 def test_snippets_read_every_segment_and_no_foreign_tar(built, page, number, split, tmp_path):
@@ -147,7 +147,7 @@ def test_the_snippet_of_the_asr_lane_reads_the_training_rows(bucketed, monkeypat
 @pytest.mark.e2e
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("title", "code"), TRAINERS, ids=[title for title, _ in TRAINERS])
+@pytest.mark.parametrize("title, code", TRAINERS, ids=[title for title, _ in TRAINERS])
 def test_the_snippets_for_trainers_run(bucketed, title, code, monkeypatch, capfd):
     monkeypatch.chdir(bucketed.folder)
     if title == "Resume":

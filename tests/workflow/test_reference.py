@@ -51,7 +51,7 @@ def test_every_public_name_is_on_the_page_and_no_other_name_is_public():
 
 
 @pytest.mark.parametrize(
-    ("program", "problem"),
+    "program, problem",
     [
         ("from millrace import open_loader", "open_loader: numpy is not installed.*millrace.asr.'"),
         ("from millrace import open_tars", "open_tars: numpy is not installed.*millrace.asr.'"),

@@ -38,7 +38,7 @@ def inputs(lane: str, gpus: int | None = None, **section: object) -> RunInputs:
 
 
 @pytest.mark.parametrize(
-    ("lane", "section", "step", "threads"),
+    "lane, section, step, threads",
     [
         ("asr", {"ranks": 2, "training": {"threads": 3}}, "train_model", 2 * (3 + 2)),
         ("image", {"ranks": 2, "runs": {"a": {"threads": 3}}}, "train_active", 2 * 3 + 4 + 1),
@@ -52,7 +52,7 @@ def test_two_ranks_of_a_run_are_started_alike_in_each_lane(lane, section, step, 
 
 
 @pytest.mark.parametrize(
-    ("nodes", "ranks", "place"),
+    "nodes, ranks, place",
     [
         (1, 2, "--standalone --nproc-per-node 2"),
         (2, 1, "--nodes 2 --nproc-per-node 1"),
@@ -67,7 +67,7 @@ def test_ranks_of_several_nodes_are_launched_also_where_each_has_one(nodes, rank
 
 
 @pytest.mark.parametrize(
-    ("device", "here", "gpus"),
+    "device, here, gpus",
     [("cpu", 2, 0), ("cuda", 0, 2), ("auto", 0, 0), ("auto", None, 2), ("auto", 2, 2)],
 )
 def test_each_rank_has_a_gpu_unless_it_trains_on_the_cpu(device, here, gpus):

@@ -431,7 +431,7 @@ def test_row_groups_are_bounded(built, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("facts", "used"),
+    "facts, used",
     [
         ([(2.0, "en"), (3.0, "en")], None),
         ([(2.0, "en"), (2.0, "de")], None),

@@ -72,7 +72,7 @@ def _members(split: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("copies", "train", "dev", "of_train", "of_dev"),
+    "copies, train, dev, of_train, of_dev",
     [
         (BY_BYTES, "ad", "e", {"also_in_test": 2, "also_in_dev": 1}, {"also_in_test": 2}),
         (NOT_AT_ALL, "abcd", "ef", {"also_in_test": 1}, {"also_in_test": 1}),
@@ -112,7 +112,7 @@ def test_an_error_builds_nothing_and_lists_the_rows(corpus):
     assert len(rejects(Path("out"))) == 5
 
 
-@pytest.mark.parametrize(("on_leak", "verdict"), [("reject", "rejected"), ("keep", "kept")])
+@pytest.mark.parametrize("on_leak, verdict", [("reject", "rejected"), ("keep", "kept")])
 def test_step_and_run_end_with_the_same_line(corpus, on_leak, verdict, capfd):
     arguments = ["--tar-index", "index.parquet", "--output", "results/asr/buckets"]
     for split, rows in corpus.items():
@@ -153,7 +153,7 @@ def _held_out(rows: Rows, path: Path, copies: str = BY_BYTES) -> HeldOut:
 
 
 @pytest.mark.parametrize(
-    ("content", "pages", "whole", "is_leak"),
+    "content, pages, whole, is_leak",
     [
         (_LONG[:-1], 0, 0, False),
         (_LONG[::-1], 1, 0, False),
@@ -260,7 +260,7 @@ COPIES_OF_TEST |= {"stereo.wav": "t4.flac"}
 SAME_BYTES = {f"same_{number}.flac" for number in range(3)}
 
 
-@pytest.mark.parametrize(("parts", "at_once"), [(1, 10**9), (1, 1), (1, 2), (4, 1)])
+@pytest.mark.parametrize("parts, at_once", [(1, 10**9), (1, 1), (1, 2), (4, 1)])
 def test_copies_of_sound_leave_train_and_dev_and_test_keeps_them(
     heard, monkeypatch, parts, at_once
 ):

@@ -102,7 +102,7 @@ def test_no_batch_within_a_budget_is_predicted_above_the_limit(
 
 
 @pytest.mark.parametrize(
-    ("squared", "limit", "rows"),
+    "squared, limit, rows",
     [
         (0.001, 14.0, [43, 20]),  # 12 GB are free: 0.275 GB for 5 s, 0.6 GB for 10 s
         (0.0, 12.0, [40, 20]),  # 10 GB: 0.25 and 0.5

@@ -105,7 +105,7 @@ def test_few_trials_find_the_batch_where_memory_that_ran_out_has_no_peak(device,
 
 
 @pytest.mark.parametrize(
-    ("device", "start", "most"),
+    "device, start, most",
     [
         (Device(27.0, 0.5, 1.0, 130.0, 0.25), 32, 5),
         (Device(10.0, 0.0065, 1.45, 130.0, 0.25), 32, 9),

@@ -229,7 +229,7 @@ def test_a_trial_that_is_far_too_large_ends_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("death", "is_oom"),
+    "death, is_oom",
     [
         ("echo std::bad_alloc >&2; exit 134", True),
         ("kill -9 $$", True),

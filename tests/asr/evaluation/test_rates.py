@@ -60,7 +60,7 @@ def test_rates_by_language_and_by_duration_add_up_to_all():
 
 
 @pytest.mark.parametrize(
-    ("key", "seconds", "recording"),
+    "key, seconds, recording",
     [
         ("malta_talk_7_1200_3700", 2.5, "malta_talk_7"),
         ("clips/utt_0_0012", 2.5, "clips/utt_0_0012"),  # 12 ms is not its duration

@@ -85,7 +85,7 @@ def test_bad_members_are_left_out_wherever_they_are():
 
 
 @pytest.mark.parametrize(
-    ("said", "lengths", "reason", "own"),
+    "said, lengths, reason, own",
     [
         (1.0, (3 * RATE, 3 * RATE + 1), "longer_than_manifest", 2),
         # A decoder that leaves out silence is the user's choice.

@@ -94,7 +94,7 @@ def test_a_clip_louder_than_full_scale_ends_no_pass_where_it_comes_first(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("workers", "method"),
+    "workers, method",
     [
         (1, "fork"),
         (3, "fork"),
@@ -144,9 +144,7 @@ def test_no_slot_stays_taken_when_workers_are_ended_at_work(tmp_path):
     assert not loader.slots.busy.any()
 
 
-@pytest.mark.parametrize(
-    ("members", "world_size", "workers", "fillers"), [(18, 2, 2, 0), (1, 4, 0, 1)]
-)
+@pytest.mark.parametrize("members, world_size, workers, fillers", [(18, 2, 2, 0), (1, 4, 0, 1)])
 def test_the_planners_epoch_is_seen_once_by_all_ranks_together(
     tmp_path, members, world_size, workers, fillers
 ):

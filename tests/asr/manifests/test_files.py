@@ -36,7 +36,7 @@ def find(folder: Path, names: list[str]) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("names", "train"),
+    "names, train",
     [
         (["train.parquet", "train_old.parquet"], ["train.parquet"]),
         (["train.json", "train.parquet"], ["train.parquet"]),
@@ -69,7 +69,7 @@ def test_a_split_in_one_file_in_pieces_or_in_a_folder(tmp_path, names, train):
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    "names, message",
     [
         (
             ["train.parquet", *HUB],
@@ -103,7 +103,7 @@ def test_a_split_given_twice_or_in_part_is_an_error(tmp_path, names, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "split", "number"),
+    "name, split, number",
     [
         ("x/train-00003-of-00008.jsonl", "train", 3),
         ("train/dev.json", "dev", None),

@@ -96,7 +96,7 @@ WORDS = pa.array([["two", "words"], None, *[None] * 4])
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "message"),
+    "column, values, message",
     [
         ("tar_path", WORDS, "the column tar_path is list<element: string>, which is no text"),
         ("transcript", pa.array([b"t"] * 6), "the column transcript is binary, which is no text"),
@@ -195,7 +195,7 @@ def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("shard", "template", "rows_out"),
+    "shard, template, rows_out",
     [
         (1, "audio_{shard_id:d}.tar", 1),
         (1, "audio__OP_0..3_CL_.tar", 1),
@@ -225,7 +225,7 @@ def test_what_is_no_template_is_refused(tmp_path, template):
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
-    ("root", "template", "prefix", "path_map"),
+    "root, template, prefix, path_map",
     [
         ("", "audio_{shard_id}.tar", "train/", {}),
         ("other", "{split}/audio__OP_0..3_CL_.tar", "other/train/", {}),

@@ -149,7 +149,7 @@ def test_texts_of_more_tokens_than_the_decoder_has_places_are_left_out(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("characters", "reference"),
+    "characters, reference",
     [("ABCD|", "BAD CAB"), ("abcd|", "bad cab"), ("aBcd|", "ad caB")],
 )
 def test_a_transcript_takes_the_case_of_a_tokenizer_that_has_only_one(characters, reference):
@@ -203,7 +203,7 @@ def test_whisper_is_told_the_language_the_task_and_how_long_to_write(tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    "change, problem",
     [
         ({"feature_extractor_type": "SeamlessM4TFeatureExtractor"}, "not of Wav2Vec2Feature"),
         ({"sampling_rate": 8000}, "hears 8000 Hz, the buckets hold 16000 Hz"),

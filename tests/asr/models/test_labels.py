@@ -13,7 +13,7 @@ from millrace.common.errors import MillraceError
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text, expected",
     [
         ("Hello,  WORLD!", "hello world"),
         ("Désolé, je n’ai pas", "désolé je n'ai pas"),

@@ -65,7 +65,7 @@ def test_the_same_seed_gives_the_same_model_for_any_order_of_transcripts(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "lr", "share"),
+    "name, steps, lr, share",
     [("ctc", 120, 1e-2, 0.1), ("qwen3-asr-tiny", 40, 5e-3, 0.3)]
     + [(name, 15, 3e-3, 0.8) for name in ALL[2:]],
 )
@@ -88,7 +88,7 @@ def test_it_learns_and_is_the_same_after_saving(tmp_path, name, steps, lr, share
 
 
 @pytest.mark.parametrize(
-    ("name", "seconds", "filler"),
+    "name, seconds, filler",
     [(name, seconds, filler) for name in ALL for seconds, filler in (([], False), ([1.0], True))]
     + [("ctc", [0.1], False), ("ctc", [0.001], False)],
 )
@@ -149,7 +149,7 @@ def test_the_host_part_travels_to_workers(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("write", "problem"),
+    "write, problem",
     [
         ({}, "no model here"),
         ({"config.json": b"{"}, "not JSON"),
@@ -173,7 +173,7 @@ def test_folders_without_a_whole_model_are_refused(tmp_path, write, problem):
 
 
 @pytest.mark.parametrize(
-    ("name", "weight", "shape", "problem"),
+    "name, weight, shape, problem",
     [
         ("qwen3-asr-tiny", "audio_tower.conv2d1.bias", None, r"conv2d1\.bias is missing"),
         (
@@ -215,7 +215,7 @@ def test_unknown_options_of_a_folder_and_a_missing_tokenizer_are_refused(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "problem"),
+    "name, options, problem",
     [
         ("Qwen/Qwen3-ASR-0.6B", {}, "neither a model named"),
         ("ctcx", {}, "neither a model named"),
@@ -282,7 +282,7 @@ def test_weights_are_trained_in_float32_whatever_a_folder_holds(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("file", "counts"),
+    "file, counts",
     [
         ("preprocessor_config.json", True),
         ("millrace_options.json", True),
@@ -312,7 +312,7 @@ def test_the_parameters_of_a_folder_are_at_most_half_its_bytes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "path", "said"),
+    "model, path, said",
     [
         ("ctc", "", ""),
         ("ctcx", "", "model: there is no model 'ctcx'"),

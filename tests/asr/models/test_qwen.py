@@ -34,7 +34,7 @@ def model() -> QwenModel:
     return tiny().eval()
 
 
-@pytest.mark.parametrize(("mode", "names"), [("auto", NAMES), ("none", [None] * 4)])
+@pytest.mark.parametrize("mode, names", [("auto", NAMES), ("none", [None] * 4)])
 def test_unmasked_labels_are_the_target_and_its_end(mode, names):
     model = tiny(language_tag_mode=mode)
     tokenizer = model.processor.tokenizer
@@ -162,7 +162,7 @@ def test_a_batch_of_many_chunks_is_convolved_in_pieces(model, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("audio", "most"),
+    "audio, most",
     [
         ({}, 1_000),
         # Windows of the layout of qwen-asr: 200 frames a chunk.
@@ -181,7 +181,7 @@ def test_no_tensor_of_the_encoder_has_more_elements_than_32_bits_count(audio, mo
 
 
 @pytest.mark.parametrize(
-    ("languages", "name"),
+    "languages, name",
     [
         (["en", "English", "en-US", "eng"], "English"),
         (["fr", "FRENCH", "fra", "fre"], "French"),
@@ -304,7 +304,7 @@ def test_padding_is_counted_in_samples_tokens_and_flops(model):
     assert three - two == pytest.approx(two - one)
 
 
-@pytest.mark.parametrize(("size", "millions"), [("0.6b", 782), ("1.7b", 2038)])
+@pytest.mark.parametrize("size, millions", [("0.6b", 782), ("1.7b", 2038)])
 def test_real_sizes(size, millions):
     """The published widths and depths add up (with tied embeddings); nothing is allocated."""
     processor = random_processor(TEXTS)

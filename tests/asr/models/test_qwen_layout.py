@@ -192,7 +192,7 @@ _BIAS, _OTHER = "thinker.audio_tower.conv2d1.bias", torch.zeros(3)
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    "damage, message",
     [
         (_config("text_config", hidden_size=None), "cannot be loaded"),
         (_config("text_config", rope_scaling={"type": "yarn"}), "type yarn"),

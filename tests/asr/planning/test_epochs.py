@@ -169,7 +169,7 @@ def test_a_state_of_release_0_4_goes_on_with_as_many_ranks():
 
 
 @pytest.mark.parametrize(
-    ("durations", "words"),
+    "durations, words",
     [
         ([], "there are no rows to plan"),
         ([1.0, np.nan], "a duration is not finite and above 0"),

@@ -56,7 +56,7 @@ def set_ranks(monkeypatch, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "given", "place"),
+    "environment, given, place",
     [
         ("", {}, (0, 1)),
         ("WORLD_SIZE=1", {}, (0, 1)),
@@ -80,7 +80,7 @@ def test_the_rank_is_the_one_that_runs_or_the_one_that_is_given(
 
 
 @pytest.mark.parametrize(
-    ("environment", "given", "message"),
+    "environment, given, message",
     [
         ("RANK=0", {}, r"does not say which rank this is \(RANK=0, WORLD_SIZE=\(unset\)\)"),
         ("WORLD_SIZE=2", {}, r"does not say which rank this is \(RANK=\(unset\), WORLD_SIZE=2\)"),
@@ -252,7 +252,7 @@ def test_a_loader_that_goes_on_makes_one_plan(buckets, monkeypatch, world_size):
 
 
 @pytest.mark.parametrize(
-    ("members", "other", "message"),
+    "members, other, message",
     [
         (8, {"seed": 1}, "taken with seed 42, and the loader has 1"),
         (8, {"seconds": 2.0}, "taken with seconds 1.0, and the loader has 2.0"),
@@ -394,7 +394,7 @@ def test_own_decoding_that_gives_no_float_mono_is_refused(buckets, sound):
 
 
 @pytest.mark.parametrize(
-    ("sound", "reason"),
+    "sound, reason",
     [
         ([0.0, np.nan], "not_finite"),
         ([1e300], "not_finite"),  # more than float32 holds

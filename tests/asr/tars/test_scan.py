@@ -646,7 +646,7 @@ def test_thousands_of_damaged_places_are_told_in_few_words(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("head", "size", "status", "word"),
+    "head, size, status, word",
     [
         (b"", 0, "zero_length", "no bytes"),
         (b"", 10240, "empty", "without members"),

@@ -142,7 +142,7 @@ def test_members_are_read_by_either_spelling_and_what_is_none_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("container", "subtype", "rate", "channels"),
+    "container, subtype, rate, channels",
     [("WAV", "PCM_24", RATE, 1), ("FLAC", None, RATE, 2), ("WAV", "FLOAT", 8000, 1)],
 )
 def test_soundfile_decodes_as_we_do(container, subtype, rate, channels):

@@ -50,7 +50,7 @@ def test_each_line_of_the_comparison_is_its_own_figure(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "changed"),
+    "name, changed",
     [
         ("Throughput", {"bench": {"seconds": 0.45}}),
         ("GPU use", {"bench": {"gpu": 0.85}}),
@@ -66,7 +66,7 @@ def test_each_criterion_can_fail(tmp_path, name, changed):
 
 
 @pytest.mark.parametrize(
-    ("name", "changed", "reason"),
+    "name, changed, reason",
     [
         ("GPU use", {"bench": {"gpu": None}}, "there is no GPU"),
         ("Throughput", {"baseline": {"world_size": 2}}, "ranks is 2 in baseline, 1 in bench"),
@@ -91,7 +91,7 @@ def test_runs_of_other_conditions_are_not_compared(tmp_path, name):
     assert judged.figure.endswith(f"{name} is baseline one in baseline, bench one in bench")
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(-1.0, -1.0), (2.09, 2.0)])
+@pytest.mark.parametrize("ours, theirs", [(-1.0, -1.0), (2.09, 2.0)])
 def test_losses_up_to_5_percent_above_pass_also_below_zero(tmp_path, ours, theirs):
     losses = {"bench": {"loss": (ours, ours)}, "baseline": {"loss": (theirs, theirs)}}
     assert _judged(_comparison(tmp_path, **losses), "Loss").status == PASS

@@ -131,7 +131,7 @@ LAUNCHES = [
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize(
-    ("accumulate", "launches"),
+    "accumulate, launches",
     [LAUNCHES[0], *(pytest.param(*case, marks=pytest.mark.long) for case in LAUNCHES[1:])],
 )
 def test_a_killed_run_goes_on_with_other_ranks_and_trains_on_every_row_once(
@@ -258,7 +258,7 @@ def test_a_transform_without_a_place_for_the_weight_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options, message",
     [
         ({"num_train_epochs": 1.5}, "num_train_epochs is 1.5.*Give whole epochs, or max_steps"),
         ({"transform": None}, "open_loader has no transform"),

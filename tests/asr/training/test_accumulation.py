@@ -32,7 +32,7 @@ def accumulated(folder, flat: dict, rows: dict = ROWS, given: int = 1) -> int:
 
 
 @pytest.mark.parametrize(
-    ("rows", "number"),
+    "rows, number",
     [
         (ROWS, 2),
         ({**NONE, "b_3_5": 900}, 1),
@@ -58,7 +58,7 @@ def test_a_number_that_was_given_counts_instead(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("entry", "message"),
+    "entry, message",
     [
         ({"batch_size": 48}, "grad_acc of b_3_5 is None. Write a whole number"),
         ({"batch_size": 48, "grad_acc": 0}, "grad_acc of b_3_5 is 0"),

@@ -19,7 +19,7 @@ def test_the_slots_of_the_loader_are_counted():
 
 
 @pytest.mark.parametrize(
-    ("workers", "prefetch", "seconds", "pinned_mb"),
+    "workers, prefetch, seconds, pinned_mb",
     [
         # 1,400 s are 89.6 MB, in a block of 134.2 MB.
         (16, 4, 1400.0, 65 * 134.217728),
@@ -37,7 +37,7 @@ def test_page_locked_blocks_are_powers_of_two(workers, prefetch, seconds, pinned
 
 
 @pytest.mark.parametrize(
-    ("buckets", "seconds"),
+    "buckets, seconds",
     [
         ({"a": {"batch_size": 8, "longest_seconds": 3.0}}, 24.0),
         (

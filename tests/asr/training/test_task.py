@@ -283,7 +283,7 @@ def test_a_vocabulary_is_of_all_rows_of_a_small_corpus(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("calibration", "device", "returned"),
+    "calibration, device, returned",
     [("calibrated_bs.json", "cpu", [1]), ("", "cpu", []), ("calibrated_bs.json", "cuda", [])],
 )
 def test_memory_goes_back_where_it_was_calibrated_on_the_host(
@@ -323,7 +323,7 @@ def test_ranks_of_the_baseline_share_no_sample_and_begin_where_they_are_told(tmp
     assert len(ids) == len(set(ids)) == 24 - 2 * 3
 
 
-@pytest.mark.parametrize(("device", "pins"), [("cpu", False), ("cuda", True), ("auto", True)])
+@pytest.mark.parametrize("device, pins", [("cpu", False), ("cuda", True), ("auto", True)])
 def test_batches_are_pinned_only_where_a_gpu_trains(tmp_path, monkeypatch, device, pins):
     """Pinning makes a context on the first GPU, and takes its memory."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
