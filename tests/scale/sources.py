@@ -1,21 +1,15 @@
-"""Make sources at real size without media: aligned recordings by country, tars with JSONL
-manifests.
+"""Sources at real size without media: aligned recordings by country, tars with JSONL manifests.
 
-    python -m tests.scale.sources --countries 22 --recordings 10000 FOLDER
-    python -m tests.scale.sources --tars 5559 --rows 3 FOLDER
-
-Alignments hold records as real ones do (--segments of each, in one of a few texts); audio files and
-tars are sparse, of plausible sizes. Folders: FOLDER/countries, FOLDER/tars, FOLDER/manifests.
+Alignments hold records as real ones do, in one of a few texts; audio files and tars are sparse, of
+plausible sizes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from millrace.speech.corpus.languages import LANGUAGES
@@ -23,42 +17,31 @@ from tests.corpora import WORDS
 
 COUNTRIES = sorted({code: name for name, code in LANGUAGES.items()}.values())
 ALIGNED, AUDIO = "Alignment/alignment_output", "downloaded_audio/mp4_converted"
+SEGMENTS = 20  # of a recording, on average: 0.07 h
 ROWS = 13_528  # of a tar, on average: 75.2 million in 5,559
 
 
 def segments(count: int, rng: random.Random) -> list[dict]:
     """Segments of 4 to 19 s with two texts each, as an alignment of a parliament's session has
     them."""
-    made, end, word = [], 0.0, 0
-    for _ in range(count):
+    made, end = [], 0.0
+    for word in range(0, 20 * count, 20):
         start = round(end + rng.uniform(0.05, 2), 3)
         end = round(start + rng.uniform(4, 19), 3)
         human = " ".join(rng.choices(WORDS, k=int(2.2 * (end - start))))
-        times = {
-            "start": start,
-            "end": end,
-            "asr_text": human.replace("the", "a"),
-            "human_text": human,
-        }
-        made.append(
-            times | {"cer": round(rng.random() * 0.4, 4), "start_idx": word, "end_idx": word + 20}
-        )
-        word += 20
+        segment = {"start": start, "end": end, "start_idx": word, "end_idx": word + 20}
+        segment |= {"asr_text": human.replace("the", "a"), "human_text": human}
+        made.append(segment | {"cer": round(rng.random() * 0.4, 4)})
     return made
 
 
-def make_countries(
-    root: Path, countries: int, recordings: int, each: int = 20, seed: int = 0
-) -> None:
-    """Countries with so many recordings, of `each` segments (0.07 h) on average, with one
-    transcript each."""
-    rng = random.Random(seed)
+def make_countries(root: Path, countries: int, recordings: int) -> None:
+    """Countries with so many recordings, with one transcript each."""
+    rng = random.Random(0)
     # The texts take most of the time, so recordings share a few; the name in front of them differs.
-    bodies = [
-        json.dumps(segments(rng.randint(each // 2, each * 3 // 2), rng), ensure_ascii=False)
-        for _ in range(64)
-    ]
-    for country in [*COUNTRIES, *(f"country_{number}" for number in range(countries))][:countries]:
+    counts = [rng.randint(SEGMENTS // 2, SEGMENTS * 3 // 2) for _ in range(64)]
+    bodies = [json.dumps(segments(count, rng)) for count in counts]
+    for country in COUNTRIES[:countries]:
         for folder in (ALIGNED, AUDIO):
             (root / country / folder).mkdir(parents=True)
         for number in range(recordings):
@@ -74,25 +57,15 @@ def add_recording(root: Path, country: str, name: str, body: str, rng: random.Ra
     )
 
 
-def make_tars(folder: Path, tars: int, rows: int = ROWS, pieces: int = 1, seed: int = 0) -> None:
-    """Tars of about 2 GB, and manifests of `rows` rows of each: train in `pieces` files, dev and
-    test."""
-    rng = random.Random(seed)
+def make_tars(folder: Path, tars: int, rows: int) -> None:
+    """Tars of about 2 GB, and manifests of `rows` rows of each: train, dev and test."""
+    rng = random.Random(0)
     (folder / "tars").mkdir(parents=True)
     (folder / "manifests").mkdir()
     for number in range(tars):
-        sparse(
-            os.path.join(folder, "tars", f"audio_{number}.tar"),
-            ROWS * 146_000 + 512 * rng.randrange(10_000),
-        )
-    bounds = [piece * tars // pieces for piece in range(pieces + 1)]
-    names = (
-        [f"train-{n:05d}-of-{pieces:05d}.jsonl" for n in range(pieces)]
-        if pieces > 1
-        else ["train.jsonl"]
-    )
-    for name, (first, last) in zip(names, pairwise(bounds), strict=True):
-        write_rows(folder / "manifests" / name, range(first, last), rows)
+        size = ROWS * 146_000 + 512 * rng.randrange(10_000)
+        sparse(os.path.join(folder, "tars", f"audio_{number}.tar"), size)
+    write_rows(folder / "manifests/train.jsonl", range(tars), rows)
     for name in ("dev", "test"):
         write_rows(folder / f"manifests/{name}.jsonl", [0], min(rows, 100))
 
@@ -105,11 +78,7 @@ def write_rows(path: Path, tars: Sequence[int], rows: int) -> None:
         '"tar_path": "../tars/audio_%d.tar"}\n'
         for row in range(rows)
     )
-    with open(path, "w", encoding="utf-8") as handle:
-        for tar in tars:
-            handle.write(
-                text % ((tar,) * text.count("%d")) if rows < 100 else text.replace("%d", str(tar))
-            )
+    path.write_text("".join(text.replace("%d", str(tar)) for tar in tars))
 
 
 def write(path: str, content: bytes) -> None:
@@ -120,36 +89,3 @@ def write(path: str, content: bytes) -> None:
 def sparse(path: str, size: int) -> None:
     with open(path, "wb", buffering=0) as handle:
         handle.truncate(size)
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--countries", type=int, default=0)
-    parser.add_argument(
-        "--recordings", type=int, default=10_000, help="of each country (default %(default)s)"
-    )
-    parser.add_argument(
-        "--segments", type=int, default=20, help="of a recording, on average (default %(default)s)"
-    )
-    parser.add_argument("--tars", type=int, default=0)
-    parser.add_argument(
-        "--rows",
-        type=int,
-        default=3,
-        help="of each tar; 13528 make 75.2 million (default %(default)s)",
-    )
-    parser.add_argument(
-        "--pieces", type=int, default=1, help="files of train's manifest (default %(default)s)"
-    )
-    args = parser.parse_args(argv)
-    if args.countries:
-        make_countries(args.folder / "countries", args.countries, args.recordings, args.segments)
-    if args.tars:
-        make_tars(args.folder, args.tars, args.rows, args.pieces)
-
-
-if __name__ == "__main__":
-    main()

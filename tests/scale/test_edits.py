@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,10 @@ def homes(built: Built, names: set[str], countries: str = "*") -> set[str]:
     }
 
 
+def sessions(numbers: Iterable[int]) -> set[str]:
+    return {f"session-{number:05d}" for number in numbers}
+
+
 FIRST, SECOND = sources.COUNTRIES[:2]
 THREE, TEN = (7, 1200, 2001), range(300, 2600, 230)
 
@@ -108,7 +113,7 @@ def test_speech_three_texts_changed(speech):
 
     for number in THREE:
         rewrite(aligned(speech, number), change)
-    expected = homes(speech, {f"session-{number:05d}" for number in THREE}, FIRST)
+    expected = homes(speech, sessions(THREE), FIRST)
     pending, said = speech.pending()
     assert pending > expected and pending - expected <= {FIRST, SECOND, "speech_merge_index"}
     names = ", ".join(f"{FIRST}/session-{number:05d}: text" for number in THREE)
@@ -119,10 +124,8 @@ def test_speech_three_texts_changed(speech):
 
 
 def test_speech_two_thousand_added_and_ten_deleted(speech):
-    rng, before = (
-        random.Random(1),
-        homes(speech, {f"session-{number:05d}" for number in TEN}, FIRST),
-    )
+    rng = random.Random(1)
+    before = homes(speech, sessions(TEN), FIRST)
     body = json.dumps(sources.segments(20, rng))
     for number in range(2000):
         sources.add_recording(
@@ -132,8 +135,7 @@ def test_speech_two_thousand_added_and_ten_deleted(speech):
         aligned(speech, number).unlink()
     pending, said = speech.pending()
     total = len([*speech.folder.glob("results/speech/partitions/*.json")])
-    expected = homes(speech, {f"new-{number:05d}" for number in range(2000)})
-    expected |= before
+    expected = before | homes(speech, {f"new-{number:05d}" for number in range(2000)})
     assert {name for name in pending if name[-5:].isdigit()} == expected
     line = (
         f"speech: 0 recordings changed, 2000 new, 10 gone -> {len(expected)} of {total} partitions"
@@ -162,14 +164,16 @@ def test_speech_a_broken_file_is_named_with_its_line_before_anything_runs(speech
     assert speech.pending()[1] == []
 
 
+SECTION = {"source": "manifests", "manifest_dir": "manifests", "tar_root": "manifests"}
+
+
 @pytest.fixture(scope="module")
 def tars(tmp_path_factory) -> Built:
     """300 tars with 9,000 rows: their manifest is too large for Snakemake's own comparison of
     content."""
     folder = tmp_path_factory.mktemp("tars")
     sources.make_tars(folder, 300, 30)
-    section = {"source": "manifests", "manifest_dir": "manifests", "tar_root": "manifests"}
-    return Built(folder, "asr_data", lanes=["asr"], asr=section)
+    return Built(folder, "asr_data", lanes=["asr"], asr=SECTION)
 
 
 BUCKETS = {"asr_build_bucket_manifests"}
@@ -226,7 +230,7 @@ def in_new_tars(lines: list[str]) -> list[str]:
         ),
         (
             lambda lines: [*lines[:50], lines[50][:40], *lines[51:]],
-            {"asr_build_bucket_manifests"},
+            BUCKETS,
             (
                 "manifests/train.jsonl, line 51: this line is not JSON: cut off at line 1, column"
                 " 40: what follows is missing (1 broken line, rejected)\n"
@@ -251,8 +255,7 @@ def test_asr_a_large_manifest_is_read_whole_by_a_dry_run(tmp_path):
     sources.make_tars(tmp_path, 60, 1000)
     path = tmp_path / "manifests/train.jsonl"
     block = path.read_bytes()
-    section = {"source": "manifests", "manifest_dir": "manifests", "tar_root": "manifests"}
-    workflow = Workflow(tmp_path, lanes=["asr"], asr=section)
+    workflow = Workflow(tmp_path, lanes=["asr"], asr=SECTION)
     workflow.call("--dry-run", "asr_data")
     blocks = 50_000_000 // len(block) + 1
     path.write_bytes(block * blocks + block[:50])
@@ -267,8 +270,7 @@ def test_asr_lines_that_came_broken_are_said_and_rejected(tmp_path):
     path = tmp_path / "manifests/train.jsonl"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:4], lines[4][:40], *lines[5:], "{"]) + "\n")
-    section = {"source": "manifests", "manifest_dir": "manifests", "tar_root": "manifests"}
-    done = Workflow(tmp_path, lanes=["asr"], asr=section).call("--dry-run", "asr_data")
+    done = Workflow(tmp_path, lanes=["asr"], asr=SECTION).call("--dry-run", "asr_data")
     assert (
         "manifests/train.jsonl, line 5: this line is not JSON: cut off at line 1, column 40"
         in done.stderr
