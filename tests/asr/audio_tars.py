@@ -86,7 +86,7 @@ def corpus(
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"t{number}.tar" for number in range(tars)]
-    contents: dict[Path, dict[str, bytes]] = {path: {} for path in paths}
+    contents = {path: {} for path in paths}
     rows = []
     for number in range(tars * members):
         path = paths[number % tars]

@@ -10,7 +10,7 @@ from tests.asr.bucket_corpus import build_from, corpus, write_manifest
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict], Path]:
+def built(tmp_path_factory) -> tuple[Path, list[dict], Path]:
     """A folder with buckets in out/ (do not change it), the rows of its train.parquet, the tar
     index."""
     folder = tmp_path_factory.mktemp("corpus")

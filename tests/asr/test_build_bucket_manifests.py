@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture) -> Callable[..., tuple[int, str]]:
+def run(capfd) -> Callable[..., tuple[int, str]]:
     """Build into out/bucket_config.json of a folder; returns the exit code and what a person
     sees."""
 

@@ -48,14 +48,14 @@ class Scripted:
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+def scripted(monkeypatch) -> Scripted:
     answers = Scripted()
     monkeypatch.setattr(trial, "ask", answers.ask)
     return answers
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(tmp_path_factory) -> Path:
     buckets = {"b_0_1": (150, 0.95, 1.0), "b_1_2": (9, 1.9, 2.0), "b_2_3": (0, 2, 3)}
     return corpus.write(tmp_path_factory.mktemp("calibration"), buckets)
 
@@ -85,12 +85,12 @@ class Calibrations:
 
 
 @pytest.fixture
-def calibrations(config: Path, tmp_path: Path) -> Calibrations:
+def calibrations(config, tmp_path) -> Calibrations:
     return Calibrations(config, tmp_path)
 
 
 @pytest.fixture
-def in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_forks(monkeypatch) -> None:
     """Trials that really train, in forks of this process."""
     monkeypatch.setattr(trial, "ask", lambda request: forks.answered(lambda: steps.answer(request)))
 

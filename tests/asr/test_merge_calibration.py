@@ -28,7 +28,7 @@ KEY = {"device": "NVIDIA H200", "limit_gb": 130.0, "model": "abc", "torch": "2.1
 
 
 def buckets(folder: Path) -> Path:
-    rows: dict[str, list] = {}
+    rows = {}
     for name, facts in BUCKETS.items():
         shortest, longest, _ = facts or (1, 1, 0)
         count = 3000 // round(longest) if facts else 0

@@ -82,7 +82,7 @@ def losses(run: Path) -> list[tuple[int, float]]:
 
 def ids(run: Path) -> Counter:
     """Sample ids of the first epoch over all ranks."""
-    seen: Counter = Counter()
+    seen = Counter()
     for path in run.glob("sample_ids.*.jsonl"):
         for row in jsonl.whole_lines(path):
             if row["epoch"] == 0:

@@ -135,7 +135,7 @@ def main() -> None:
         return
     for rows in args.rows:
         _run("generate", rows, args.work_dir)
-        results: dict[str, list[dict]] = {}
+        results = {}
         for _ in range(args.rounds):
             for side in [args.only] if args.only else ["ours", "pandas"]:
                 results.setdefault(side, []).append(_run(side, rows, args.work_dir))

@@ -114,12 +114,12 @@ def main() -> None:
     loader = open_tars(paths, batch_size=BATCH, workers=args.workers)
     peer = peer_of(paths, args.workers)
     members = addresses(loader)
-    ways: dict[str, Callable[[int], object]] = {
+    ways = {
         OURS: lambda epoch: epoch_of(loader, epoch),
         PEER: lambda epoch: sum(1 for _ in peer),
         STORAGE: lambda epoch: read_all(paths, members),
     }
-    results: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    results = {name: [] for name in ways}
     for round_number in range(args.rounds + 1):
         for name, way in ways.items():
             result = measured(way, round_number, args.samples)

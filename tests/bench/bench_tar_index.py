@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +76,7 @@ def main() -> None:
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     path = args.folder / "bench_tar_index.tar"
-    ways: dict[str, Callable[[Path], int]] = {
+    ways = {
         "ours": lambda path: len(scan(path, args.chains).names),
         "ours, 1 chain": lambda path: len(scan(path, 1).names),
         "tarfile": with_tarfile,
@@ -89,8 +88,8 @@ def main() -> None:
         size = f"{args.members} members, {path.stat().st_size / 1e9:.2f} GB"
         print(f"{size}, medians of {args.rounds} interleaved rounds")
         for state in ("cold", "warm"):
-            seconds: dict[str, list[float]] = {name: [] for name in ways}
-            pages: dict[str, list[float]] = {name: [] for name in ways}
+            seconds = {name: [] for name in ways}
+            pages = {name: [] for name in ways}
             for _ in range(args.rounds):
                 for name, way in ways.items():
                     (evict if state == "cold" else way)(path)

@@ -27,7 +27,7 @@ from millrace.common.loading.h5 import RawFile
 from millrace.music.features import h5_files
 from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.reader import WindowReader
-from millrace.music.features.track import Contract, Track
+from millrace.music.features.track import Contract
 
 BINS = 84
 LAYOUTS: dict[str, dict] = {
@@ -76,7 +76,7 @@ def ways(file: h5py.File, index: FeatureIndex, axis: int, length: int) -> dict[s
             np.frombuffer(raw, place.dtype).reshape(length, BINS).T.astype(np.float32, copy=False)
         )
 
-    result: dict[str, Callable] = {"ours": lambda row, start: reader.read(row, start, length)}
+    result = {"ours": lambda row, start: reader.read(row, start, length)}
     result |= {"h5py window": with_h5py, "whole track": whole_track}
     return result | ({"raw pread": pread} if axis == 0 and places[0].storage == "raw" else {})
 
@@ -84,7 +84,7 @@ def ways(file: h5py.File, index: FeatureIndex, axis: int, length: int) -> dict[s
 def measure(
     functions: dict[str, Callable], windows: list, rounds: int, touch: bool
 ) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    seconds = {name: [] for name in functions}
     for at in range(rounds + 1):
         for name, function in functions.items():
             started = time.process_time()
@@ -117,7 +117,7 @@ def compare(
     path = folder / "a.h5"
     write(path, layout, axis, dtype, args.tracks, args.frames)
     contract = Contract()
-    tracks: list[Track] = list(h5_files.read_file(folder, "a.h5", [], contract))
+    tracks = list(h5_files.read_file(folder, "a.h5", [], contract))
     merge(folder / "index", tracks, {"h5": str(folder)}, contract)
     for touch in (False, True):
         with h5py.File(path, "r") as file:

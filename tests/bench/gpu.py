@@ -170,7 +170,7 @@ PARTS = {
 
 def known(results: Path) -> dict[str, Any]:
     """The figures there are so far: of buckets, of runs, and of the parts."""
-    facts: dict[str, Any] = {"buckets": {}, "runs": {}}
+    facts = {"buckets": {}, "runs": {}}
     for path in sorted(results.glob("calibration/buckets/*.json")):
         facts["buckets"][path.stem] = jsonl.read(path)
     for path in sorted(results.glob("runs/*/metrics.json")):

@@ -49,7 +49,7 @@ ON_GPU = {"device": "cuda", "precision": "32-true", "tf32": "none"}
 
 
 @pytest.fixture(scope="module")
-def buckets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def buckets(tmp_path_factory) -> Path:
     """Clips that are long enough for their transcripts, as CTC needs."""
     clips = {"b_0_3": (12, 0.8, 2.9), "b_3_5": (12, 3.1, 4.9)}
     return calibration.write(tmp_path_factory.mktemp("on_gpu"), clips).parent
@@ -120,7 +120,7 @@ def test_all_that_goes_to_the_device_is_pinned(buckets, model):
     task = AsrTask(options, "cuda")
     task.build_model()
     try:
-        batches: list[Batch] = list(task.batches(task.plan(0, 1), 0, 0))
+        batches = list(task.batches(task.plan(0, 1), 0, 0))
         assert batches
         for batch in batches:
             tensors = [batch.audio, batch.lengths, *batch.prepared["tensors"].values()]
@@ -195,7 +195,7 @@ def test_the_texts_are_those_of_the_cpu(buckets, tmp_path, monkeypatch, model):
 def test_a_worker_that_frees_an_event_of_an_earlier_run_lives(buckets):
     event = torch.cuda.Event(enable_timing=True)
     event.record()
-    cycle: list[object] = [event]
+    cycle = [event]
     cycle.append(cycle)
     del event, cycle
 

@@ -103,7 +103,7 @@ def _counts(plan: Plan, reads: list[Read], epoch: int) -> tuple[int, int]:
 
 def _order(reads: list[Read], plan: Plan) -> dict[tuple[int, int], list[list[int]]]:
     """The batches of each rank and epoch in their order; empty ones are fillers."""
-    batches: dict[tuple[int, int], list[list[int]]] = {}
+    batches = {}
     for read in reads:
         if read.epoch < plan.epochs and read.ids:
             batches.setdefault((read.rank, read.epoch), []).append(read.ids)

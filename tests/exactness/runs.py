@@ -84,7 +84,7 @@ def run(
     of_all = global_batch or plan.global_batch
     setting = Setting(folder, plan.samples, plan.batch_size, of_all, seed)
     start = in_ranks if adapter.ABOUT.processes else in_one_process
-    reads: list[Read] = []
+    reads = []
     saved = Saved()
     for number, launch in enumerate(plan.launches):
         results = start(Job(adapter, setting, launch, plan.epochs, saved))
@@ -92,7 +92,7 @@ def run(
         if failed:
             return Outcome(reads, failed[0])
 
-        runs: list[RankRun] = results
+        runs = results
         for rank, result in enumerate(runs):
             reads += [Read(number, rank, epoch, ids) for epoch, ids in result.reads]
         epochs = [result.epoch for result in runs if result.epoch is not None]
@@ -110,8 +110,8 @@ def in_one_process(job: Job) -> list:
     launch = job.launch
 
     def body() -> list:
-        results: list[RankRun] = []
-        loaders: list[Loader] = []
+        results = []
+        loaders = []
         for rank in range(launch.ranks):
             with rank_in_environment(rank, launch.ranks):
                 place = Place(rank, launch.ranks, launch.workers)
@@ -132,7 +132,7 @@ def in_ranks(job: Job) -> list:
         with rank_in_environment(rank, launch.ranks, port):
             if launch.ranks > 1:
                 torch.distributed.init_process_group("gloo")
-            loaders: list[Loader] = []
+            loaders = []
             result = run_rank(job, Place(rank, launch.ranks, launch.workers), loaders)
             if launch.ranks > 1:
                 torch.distributed.barrier()
@@ -186,7 +186,7 @@ def _read(loader: Loader, job: Job) -> RankRun:
         reads = [read for epoch in range(first, job.epochs) for read in _epoch(loader, epoch)]
         return RankRun(None, None, reads)
 
-    reads: list[tuple[int, list[int]]] = []
+    reads = []
     state = None
     last = first + stop.epochs
     for epoch in range(first, min(last, job.epochs)):
@@ -224,7 +224,7 @@ def _epoch(loader: Loader, epoch: int) -> list[tuple[int, list[int]]]:
 def _part(loader: Loader, epoch: int, stop: Stop) -> RankRun:
     """Batches up to the stop that were read before the last save; without any, no state."""
     result = RankRun(epoch, None, [])
-    reads: list[tuple[int, list[int]]] = []
+    reads = []
     with _naming():
         for ids in loader.batches(epoch):
             reads.append((epoch, ids))

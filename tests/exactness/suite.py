@@ -60,10 +60,10 @@ def judge(name: str, adapter: Adapter, draw: Draw) -> dict[str, Any]:
     """Run random plans; the record that `--json` keeps."""
     began = time.monotonic()
     bench = Bench(adapter, draw.seed)
-    counts: dict[str, Counter[str]] = {column: Counter() for column in draw.columns}
-    inside: dict[str, Counter[str]] = {column: Counter() for column in draw.columns}
+    counts = {column: Counter() for column in draw.columns}
+    inside = {column: Counter() for column in draw.columns}
     samples = Counter(lost=0, repeated=0)
-    smallest: dict[tuple[str, str], tuple[Plan, Verdict]] = {}
+    smallest = {}
     processes = min(draw.processes, adapter.ABOUT.most_processes)
     done = 0
     for plan in random_plans(draw.count, draw.seed, draw.columns, processes):

@@ -76,7 +76,7 @@ def _read_chunk(
         examples = KINDS[kind].examples(folder / "whole")
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + GROWTH, used + GROWTH))
-        written: list[str] = []
+        written = []
         sys.addaudithook(lambda event, args: _note_writes(event, args, name, written))
         for seed in range(first, end):
             sender.send((seed, ""))

@@ -20,14 +20,14 @@ def _entered(folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def slurm(tmp_path: Path):
+def slurm(tmp_path):
     """One for each test, which sees all jobs in the queue as its own."""
     with _entered(tmp_path / "slurm"):
         yield
 
 
 @pytest.fixture(scope="module")
-def shared_slurm(tmp_path_factory: pytest.TempPathFactory):
+def shared_slurm(tmp_path_factory):
     """One for all tests of a module, which tell jobs by their folder."""
     with _entered(tmp_path_factory.mktemp("slurm") / "cluster"):
         yield

@@ -25,14 +25,14 @@ COUNTRIES = [f"land-{number}" for number in range(10)]
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("corpus")
     corpora.make_corpus(root, dict.fromkeys(COUNTRIES, 1), seconds=10)
     return root
 
 
 @pytest.fixture(scope="module")
-def undisturbed(corpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def undisturbed(corpus, tmp_path_factory) -> dict[str, str]:
     workflow = Workflow(tmp_path_factory.mktemp("undisturbed"), **config(corpus, 10))
     workflow.run("speech_manifest", "--until", STEP)
     return digests(workflow)
@@ -75,7 +75,7 @@ class Start:
 @pytest.fixture
 def start():
     """`start(workflow)` is a Start that ends with the test."""
-    starts: list[Start] = []
+    starts = []
     yield lambda workflow: starts.append(Start(workflow)) or starts[-1]
     for each in starts:
         each.kill()

@@ -25,7 +25,7 @@ SAMPLES = 120
 
 
 @pytest.fixture(scope="module")
-def tars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tars(tmp_path_factory) -> Path:
     """The pattern of three tars of 40 samples."""
     return write_samples(tmp_path_factory.mktemp("tars"))
 
@@ -60,7 +60,7 @@ def test_an_empty_sample_is_a_sample_also_where_batches_are_cut_by_bytes(tmp_pat
 
 
 def test_each_batch_is_announced_to_the_kernel_before_it_is_asked_for(tars, monkeypatch):
-    told: list[list] = []
+    told = []
     monkeypatch.setattr(IndexedTarReader, "will_need", lambda _, requests: told.append(requests))
     loader = open_tars(tars, batch_size=16)
     announced = [len(told) for _ in loader]

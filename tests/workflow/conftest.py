@@ -26,7 +26,7 @@ def one_row(tar: Path, manifest: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
+def fresh(tmp_path_factory) -> Workflow:
     """Two countries, one with a space in its name, where nothing has been built. Tests only dry-run
     it."""
     folder = tmp_path_factory.mktemp("fresh")
@@ -35,7 +35,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
 
 
 @pytest.fixture(scope="session")
-def rules(fresh: Workflow) -> dict[str, dict]:
+def rules(fresh) -> dict[str, dict]:
     """Name -> what tests/workflow/rule_table.py tells of the rule, for two ranks."""
     (fresh.folder / "ranks.yaml").write_text(yaml.safe_dump({"asr": TWO_RANKS}))
     arguments = [str(ROOT / "Snakefile"), "ranks.yaml"]
@@ -47,13 +47,13 @@ def rules(fresh: Workflow) -> dict[str, dict]:
 
 
 @pytest.fixture(scope="session")
-def jobs(rules: dict[str, dict]) -> dict[str, dict]:
+def jobs(rules) -> dict[str, dict]:
     """The rules that run a command."""
     return {name: rule for name, rule in rules.items() if rule["shell"]}
 
 
 @pytest.fixture(scope="session")
-def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[Job]:
+def dry_run(fresh, tmp_path_factory) -> list[Job]:
     """Everything, the demos, the ASR lane over foreign tars, the music lane over features and the
     image lane over a folder, dry-run where nothing has been built."""
     folder = tmp_path_factory.mktemp("tars")

@@ -35,7 +35,7 @@ def describe(rule: Any, workflow: Any, large: str) -> dict[str, Any]:
         "resources": list(rule.resources.values()),
     }
     # What a job asks for without input, and for a file of 1000 MB.
-    needs: dict[str, list[int]] = {}
+    needs = {}
     for need in ("mem_mb", "runtime", "gpu"):
         value = rule.resources.get(need)
         if value is not None:

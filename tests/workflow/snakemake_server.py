@@ -109,7 +109,7 @@ def call_on_terminal(
 ) -> tuple[int, str]:
     """Run `python -m snakemake` where it writes to a terminal: exit code and what it wrote."""
     controller, terminal = os.openpty()
-    chunks: list[bytes] = []
+    chunks = []
 
     def read() -> None:
         with contextlib.suppress(OSError):  # nobody has the terminal open any more

@@ -137,7 +137,7 @@ def test_a_command_names_no_file_but_through_the_inputs_and_outputs_of_its_job(j
 
 
 def test_each_option_of_a_step_is_given_by_its_rule_or_is_for_use_by_hand(dry_run):
-    missing: dict[str, set[str]] = {}
+    missing = {}
     for job in dry_run:
         words = {word.partition("=")[0] for word in shlex.split(job.command)}
         options = parser_of(job.rule)._option_string_actions
@@ -167,7 +167,7 @@ def test_features_are_indexed_by_the_contract_of_the_config(dry_run, step):
 
 
 def test_the_audit_of_the_config_is_what_is_run_and_judged(dry_run):
-    given: dict[str, dict] = {"lane=music, run=tiny": {}, "lane=image, run=demo": {}}
+    given = {"lane=music, run=tiny": {}, "lane=image, run=demo": {}}
     for job in dry_run:
         if job.rule in ("audit_check_loader", "audit_verify_findings"):
             given[job.wildcards] |= parse(job.command)[1]

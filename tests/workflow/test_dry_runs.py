@@ -76,7 +76,7 @@ MALTA = {"countries_root": "corpus", "assignment_file": "a.jsonl"}
 
 
 @pytest.fixture
-def malta(tmp_path: Path) -> Path:
+def malta(tmp_path) -> Path:
     """A folder with a corpus of one recording."""
     corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
     return tmp_path
@@ -112,7 +112,7 @@ def test_those_targets_ask_for_what_their_names_say(rules):
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.name)
 def test_all_targets_together_list_the_same_jobs_under_each_profile(fresh, profile):
     jobs = counts(fresh.dry(*EXPECTED, *NOTHING, "--profile", str(profile)))
-    expected: Counter = Counter()
+    expected = Counter()
     for of_target in EXPECTED.values():
         expected |= Counter(of_target)
     # One to upload, and one to tell what would be uploaded.

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
+def ran(tmp_path_factory) -> Workflow:
     """The shipped config on the demo corpus, with a run of a few steps."""
     config = yaml.safe_load((ROOT / "config.yaml").read_text())
     config["asr"]["runs"] = {"demo": {"max_steps": 12, "log_steps": 3, "eval_samples": 20}}
@@ -71,7 +71,7 @@ def test_no_recording_is_in_two_splits(ran):
     index = pq.read_table(
         ran.folder / "results/speech/index.parquet", columns=["country", "video_id", "split"]
     )
-    split_of: dict[tuple, set] = {}
+    split_of = {}
     for row in index.to_pylist():
         split_of.setdefault((row["country"], row["video_id"]), set()).add(row["split"])
     assert all(len(splits) == 1 for splits in split_of.values())

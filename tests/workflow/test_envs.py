@@ -28,7 +28,7 @@ def normal(name: str) -> str:
 
 def requirements(path: Path) -> list[Requirement]:
     """The lines of a requirements file, with those of the files it includes."""
-    lines: list[Requirement] = []
+    lines = []
     for text in path.read_text().splitlines():
         line = text.partition("#")[0].strip()
         if line.startswith("-r "):
@@ -40,7 +40,7 @@ def requirements(path: Path) -> list[Requirement]:
 
 def pins(path: Path) -> dict[str, str]:
     """Package -> version of a requirements file, for every Python."""
-    found: dict[str, str] = {}
+    found = {}
     for line in requirements(path):
         (pin,) = line.specifier
         assert pin.operator == "==", line
@@ -56,8 +56,8 @@ def markers(lines: Iterable[Requirement]) -> dict[str, str]:
 
 def dependencies(path: Path) -> tuple[dict[str, str], list[str]]:
     """(package -> version, included requirements files) of a conda environment."""
-    found: dict[str, str] = {}
-    included: list[str] = []
+    found = {}
+    included = []
     for line in yaml.safe_load(path.read_text())["dependencies"]:
         for text in line["pip"] if isinstance(line, dict) else [line]:
             if text.startswith("-r "):
@@ -185,8 +185,8 @@ def own_file(module: str) -> Path | None:
 def needs(path: Path) -> tuple[frozenset[Path], frozenset[str]]:
     """What one script imports: files of the package, and packages under the names of
     requirements.txt."""
-    files: set[Path | None] = set()
-    packages: set[str] = set()
+    files = set()
+    packages = set()
     for name in imported_names(path):
         top = name.split(".")[0]
         if top == "millrace":
@@ -239,7 +239,7 @@ def test_every_package_that_is_installed_for_tests_has_its_version_in_the_constr
         normal(each.name) for each in constraints if each.marker and not each.marker.evaluate()
     }
     waiting = [Requirement(name) for name in TEST.keys() - elsewhere]
-    seen: set[str] = set()
+    seen = set()
     while waiting:
         wanted = waiting.pop()
         name = normal(wanted.name)

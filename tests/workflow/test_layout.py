@@ -89,7 +89,7 @@ def tokens(path: Path) -> int:
 @cache
 def imported_names(path: Path) -> set[str]:
     """Dotted names of all that the file imports, also inside functions."""
-    names: set[str] = set()
+    names = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)

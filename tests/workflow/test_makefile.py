@@ -20,7 +20,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     """A clone in a folder of its own, as far as make is concerned."""
     for name in (
         "Makefile",

@@ -76,7 +76,7 @@ def section(**more: object) -> dict:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workflow, Workflow]:
+def built(tmp_path_factory) -> tuple[Workflow, Workflow]:
     """The manifests of one corpus, without a module (and without hooks) and with it."""
     folders = [tmp_path_factory.mktemp(name) for name in ("alone", "imported")]
     corpora.make_corpus(folders[0] / "corpus", {"malta": 8}, seconds=10)

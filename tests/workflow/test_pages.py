@@ -29,7 +29,7 @@ CHROMIUM = (
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
+def ran(tmp_path_factory) -> Workflow:
     """A small corpus with a run of a few steps, and all runs of the throughput report."""
     folder = tmp_path_factory.mktemp("pages")
     corpora.make_corpus(folder / "resources/speech/countries", {"malta": 8}, seconds=20)

@@ -194,7 +194,7 @@ def test_a_table_of_a_country_that_was_lost_is_gathered_again(workflow, table):
 
 def test_each_edit_makes_the_partition_of_its_recording_and_no_other(workflow):
     """One text, one audio file, one recording deleted, one added; then many, in another country."""
-    by_home: dict[str, str] = {}
+    by_home = {}
     for number in range(0, 100, 5):
         video_id = f"rec_{number:04d}"
         by_home.setdefault(home(workflow, video_id), video_id)

@@ -34,7 +34,7 @@ TRAINERS = re.findall(
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
+def built(tmp_path_factory) -> Workflow:
     """A country's shards, made by a run."""
     folder = tmp_path_factory.mktemp("readme")
     countries = folder / "resources/speech/countries"
@@ -57,7 +57,7 @@ def add_repeats(countries: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def bucketed(built: Workflow) -> Workflow:
+def bucketed(built) -> Workflow:
     """The same with the buckets of the ASR lane."""
     built.run("asr_data")
     return built

@@ -71,7 +71,7 @@ def test_a_name_whose_extra_is_missing_says_what_to_install(program, problem):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     """Buckets, tars, records, features and a training script, where the examples look for them."""
     root = tmp_path_factory.mktemp("reference")
     audio_tars.corpus(root / "results/asr")

@@ -43,7 +43,7 @@ TARS = {
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, monkeypatch) -> dict[str, list[dict]]:
+def corpus(tmp_path, monkeypatch) -> dict[str, list[dict]]:
     """The rows of each split; train has a row of test, and dev one, by the same tar and member."""
     monkeypatch.chdir(tmp_path)
     rows = {row["tar_member_name"]: row for row in _written(TARS)}
@@ -246,10 +246,10 @@ def _wav(samples: np.ndarray) -> bytes:
 
 
 @pytest.fixture
-def heard(tmp_path: Path, monkeypatch) -> dict[str, list[dict]]:
+def heard(tmp_path, monkeypatch) -> dict[str, list[dict]]:
     """The rows of each split of `_sounds`."""
     monkeypatch.chdir(tmp_path)
-    splits: dict[str, list[dict]] = {"train": [], "dev": [], "test": []}
+    splits = {"train": [], "dev": [], "test": []}
     for row in _written(_sounds()):
         splits[Path(row["tar_path"]).stem].append(row)
     return splits

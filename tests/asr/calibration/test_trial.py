@@ -163,7 +163,7 @@ def test_what_a_trial_says_of_its_steps(tmp_path):
         model = trial_steps.updates.model
         batches = [worst_batch(task, model, [15, 14], [8], rows) for rows in (1, 2, 3, 4)]
         scripted = Scripted(trial_steps, [3.0, 5.0, 5.0, 4.0])
-        found: list = [trial_steps.run(batches), scripted.done]
+        found = [trial_steps.run(batches), scripted.done]
         Scripted(trial_steps, [3.0, 9.0, 9.0])
         found.append(trial_steps.run(batches, stop=True))
         Scripted(trial_steps, [3.0, MemoryError()])

@@ -41,8 +41,8 @@ def trained_through(rng: np.random.Generator) -> tuple[int, dict[int, list[int]]
     """The number of rows, the rows of every epoch through random stops, and the changes."""
     durations = random_durations(rng)
     plans = plans_of(durations)
-    seen: dict[int, list[int]] = {epoch: [] for epoch in range(EPOCHS)}
-    state: dict[str, Any] | None = None
+    seen = {epoch: [] for epoch in range(EPOCHS)}
+    state = None
     changes = 0
     while True:
         plans = replace(plans, world_size=int(2 ** rng.uniform(0, 6.02)))  # 1 to 64, often few

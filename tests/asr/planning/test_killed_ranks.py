@@ -29,7 +29,7 @@ def read_on(folder: Path, launch: Launch) -> None:
     rank, world_size = current_rank()
     loader = open_loader(folder / "buckets", launch.workers, seconds=0.7)
     file = folder / "checkpoint.json"
-    rows: dict[str, list[int]] = {str(epoch): [] for epoch in range(EPOCHS)}
+    rows = {str(epoch): [] for epoch in range(EPOCHS)}
     if file.exists():
         saved = json.loads(file.read_text())
         loader.load_state_dict(saved["state"])
@@ -41,7 +41,7 @@ def read_on(folder: Path, launch: Launch) -> None:
         for batch in loader:
             if steps == launch.killed_at and rank == world_size - 1:
                 os.kill(os.getpid(), signal.SIGKILL)
-            of_ranks: list[list[int]] = [[] for _ in range(world_size)]
+            of_ranks = [[] for _ in range(world_size)]
             of_ranks[rank] = [] if batch.filler else batch.rows.tolist()
             if world_size > 1:
                 dist.all_gather_object(of_ranks, of_ranks[rank])

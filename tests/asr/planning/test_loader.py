@@ -36,7 +36,7 @@ def no_ranks(monkeypatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def buckets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def buckets(tmp_path_factory) -> Path:
     """Buckets of 24 rows; do not change them."""
     return corpus(tmp_path_factory.mktemp("corpus"))
 

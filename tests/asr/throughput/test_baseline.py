@@ -23,7 +23,7 @@ from tests.asr.audio_tars import RATE, ListedPlan, corpus, encoded, noise
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> RowTable:
+def table(tmp_path_factory) -> RowTable:
     return RowTable.open(corpus(tmp_path_factory.mktemp("baseline")))
 
 

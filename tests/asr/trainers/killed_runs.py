@@ -74,7 +74,7 @@ def trained_rows(
             file.write_text("".join(f"{line}\n" for line in lines))
         ranks = start_ranks(launch.ranks, partial(work, folder, launch), folder / "errors.txt")
         assert wait_for(ranks) == (launch.killed_at >= 0)
-    rows: dict[int, list[int]] = defaultdict(list)
+    rows = defaultdict(list)
     for file in folder.glob("rows-*.jsonl"):
         for line in file.read_text().splitlines():
             _, epoch, batch, weight = json.loads(line)

@@ -53,7 +53,7 @@ class Corpus:
         order = rng.permutation(len(self.members))
         batches = []
         for window in np.split(order, range(2000, len(order), 2000)):
-            batch: list[int] = []
+            batch = []
             for position in window[np.argsort(self.durations[window], kind="stable")].tolist():
                 if batch and self.durations[position] * (len(batch) + 1) > seconds:
                     batches.append(np.array(batch))
@@ -86,8 +86,8 @@ def make(folder: Path, tars: int, members_per_tar: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     clips = list(_clips(min(400, tars * members_per_tar)))
     rng = np.random.default_rng(0)
-    columns: dict[str, list] = {name: [] for name in _COLUMNS}
-    stamps: dict[str, Stamp] = {}
+    columns = {name: [] for name in _COLUMNS}
+    stamps = {}
     for number in range(tars):
         path = folder / f"shard-{number:05d}.tar"
         with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:

@@ -45,7 +45,7 @@ class OriginalTarReader:
     def prepare(members: Iterable[Member], index_dir: Path) -> None:
         """Write the JSON indices (beside the tars in the original; here in a folder of their
         own)."""
-        indices: dict[str, dict] = {}
+        indices = {}
         for member in members:
             index = indices.setdefault(member.tar, {})
             index[member.name] = {"offset": member.offset, "size": member.size}
