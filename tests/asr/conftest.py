@@ -20,3 +20,9 @@ def built(tmp_path_factory) -> tuple[Path, list[dict], Path]:
     ).values()
     assert ledger.rows_out == len(rows) and not ledger.rejected
     return folder, rows, index
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    """Where a test builds buckets."""
+    return tmp_path / "out"

@@ -20,12 +20,12 @@ from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.planning.plan import ChosenSteps, Plan
 from millrace.asr.training.options import TrainOptions
 from millrace.asr.training.task import AsrTask
-from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import is_out_of_memory, says_out_of_memory
 from millrace.common.training.settings import LoopSettings
 from millrace.common.training.task import MicroBatch
 from tests import forks
 from tests.asr import calibration_corpus as corpus
+from tests.refusals import refused
 
 
 def test_the_worst_case_is_the_longest_audio_and_the_longest_transcripts(tmp_path):
@@ -35,7 +35,7 @@ def test_the_worst_case_is_the_longest_audio_and_the_longest_transcripts(tmp_pat
     assert case.text_rows[0] == 4 and case.longest_characters == len("number 4 said and more")
     longest = RowTable.open(config.parent).rows([10])[0].duration_s
     assert case.longest_seconds == pytest.approx(longest, rel=1e-6)
-    with pytest.raises(MillraceError, match=r"no bucket 'b_9_9'.*b_0_1, b_1_2"):
+    with refused(r"no bucket 'b_9_9'.*b_0_1, b_1_2"):
         worst_case.find(config, "b_9_9", 3)
     path = config.parent / "train/b_0_1.parquet"
     rows = pq.read_table(path)
@@ -56,7 +56,7 @@ def test_the_worst_case_is_the_longest_audio_and_the_longest_transcripts(tmp_pat
     pq.write_table(rows.slice(0, 0), path)
     assert worst_case.find(config, "b_0_1", 3) is None
     path.write_bytes(b"PAR1 cut")
-    with pytest.raises(MillraceError, match="cannot be read"):
+    with refused("cannot be read"):
         worst_case.find(config, "b_1_2", 3)
 
 
@@ -243,7 +243,7 @@ def test_a_trial_that_dies_for_lack_of_memory_is_an_answer(tmp_path, monkeypatch
     python.chmod(0o755)
     monkeypatch.setattr(trial.sys, "executable", str(python))
     if not is_oom:
-        with pytest.raises(MillraceError, match="exited with code -6"):
+        with refused("exited with code -6"):
             trial.ask({})
         return
     answer = trial.ask({})
@@ -253,7 +253,7 @@ def test_a_trial_that_dies_for_lack_of_memory_is_an_answer(tmp_path, monkeypatch
 def test_what_is_no_lack_of_memory_is_an_error(tmp_path):
     config = corpus.write(tmp_path, {"b_0_1": (2, 0.2, 0.3)}, broken={0, 1})
     request = corpus.request(config, "b_0_1", "worst", 4.0, 2, 2)
-    with pytest.raises(MillraceError, match="none of the longest 2 samples can be used"):
+    with refused("none of the longest 2 samples can be used"):
         forks.answered(lambda: steps.answer(request))
 
 
@@ -261,7 +261,7 @@ def test_what_is_no_lack_of_memory_is_an_error(tmp_path):
 def test_a_trial_that_raises_is_quoted(tmp_path):
     config = corpus.write(tmp_path, {"b_0_1": (2, 0.2, 0.3)})
     request = corpus.request(config, "b_0_1", "worst", 4.0, 2, 2)
-    with pytest.raises(MillraceError, match=r"code 1; stderr:[\s\S]*This is no lack of memory"):
+    with refused(r"code 1; stderr:[\s\S]*This is no lack of memory"):
         trial.ask({**request, "options": {"unknown": 1}})
 
 

@@ -15,7 +15,7 @@ from tests.asr.bucket_corpus import (
 )
 
 
-def test_a_path_may_be_spelled_in_several_ways_but_not_in_other_characters(tmp_path):
+def test_a_path_may_be_spelled_in_several_ways_but_not_in_other_characters(tmp_path, out):
     composed, apart = "z/caf\u00e9.wav", "z/cafe\u0301.wav"
     pairs = {
         "d//a.wav": "d/a.wav",
@@ -28,12 +28,12 @@ def test_a_path_may_be_spelled_in_several_ways_but_not_in_other_characters(tmp_p
     rows = [row_of(path, name, transcript=member) for member, name in pairs.items()]
     rows += [row_of(path, name) for name in (apart, "z/\u00e9.wav", "z/\u732b.wav")]
     rows.append(row_of(path, composed, transcript=""))
-    ledger = build_train(tmp_path / "out", index_of([path], tmp_path / "i.parquet"), rows)
+    ledger = build_train(out, index_of([path], tmp_path / "i.parquet"), rows)
     assert ledger.rejected == {"not_in_tar": 3, "empty_transcript": 1}
-    details = {row["tar_member_name"]: row.get("detail") for row in rejects(tmp_path / "out")}
+    details = {row["tar_member_name"]: row.get("detail") for row in rejects(out)}
     assert "in NFC or NFD, not as here" in details[apart] and details["z/\u00e9.wav"]
     assert details["z/\u732b.wav"] is details[composed] is None
-    good = {row["transcript"]: content(row).decode() for row in train_rows(tmp_path / "out")}
+    good = {row["transcript"]: content(row).decode() for row in train_rows(out)}
     assert all(f":{member}:" in good[member] for member in pairs)
 
 

@@ -19,8 +19,8 @@ from millrace.asr.planning import planner
 from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.planning.plan import Plan
 from millrace.asr.planning.planner import every_bucket_first, plan_epoch, plan_rest, replan
-from millrace.common.errors import MillraceError
 from tests.bench.bench_buckets import seed_durations
+from tests.refusals import refused
 
 BUDGET = BatchBudget(240.0)
 
@@ -144,7 +144,7 @@ def test_resume_with_the_same_world_size_is_the_same_plan():
     assert digest(rest) == digest(plan_epoch(parts, BUDGET, 1, 0, 4))
     plan = plan_epoch(parts, BUDGET, 1, 0, 4)
     for done, ranks in ((len(plan) + 1, 2), (0, 0)):
-        with pytest.raises(MillraceError, match="nothing to plan"):
+        with refused("nothing to plan"):
             replan(plan, done, ranks)
 
 
@@ -225,16 +225,16 @@ def test_rows_of_nearly_one_duration_meet_others_in_the_next_epoch():
 
 def test_arguments_that_cannot_be_planned_are_refused():
     for seconds in ([], [1, np.nan], [0.0], [np.inf], [-1.0]):
-        with pytest.raises(MillraceError, match=r"no rows|finite and above 0"):
+        with refused(r"no rows|finite and above 0"):
             plan_epoch([np.array(seconds)], BUDGET, 0, 0, 1)
     good = [np.array([1.0, 2.0], np.float32)]
     for budget, world, message in (([BUDGET, BUDGET], 1, "budgets"), (BUDGET, 0, "world size")):
-        with pytest.raises(MillraceError, match=message):
+        with refused(message):
             plan_epoch(good, budget, 0, 0, world)
     for seconds in (None, 0.0, np.nan, "240"):
-        with pytest.raises(MillraceError, match=r"limit|seconds is .*\. Give a number above 0"):
+        with refused(r"limit|seconds is .*\. Give a number above 0"):
             BatchBudget(seconds)
-    with pytest.raises(MillraceError, match="rows is 0"):
+    with refused("rows is 0"):
         BatchBudget(2.0, rows=0)
     with pytest.raises(IndexError):
         plan_epoch(good, BUDGET, 0, 0, 1).batch(5, 0)

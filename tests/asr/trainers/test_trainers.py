@@ -22,10 +22,10 @@ from millrace.asr.trainers.hf import PlannedTrainer
 from millrace.asr.trainers.lightning import PlannedData
 from millrace.asr.trainers.weights import send_weights, take_weight
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError
 from tests.asr.audio_tars import corpus
 from tests.asr.trainers.killed_runs import Launch, Log, Tiny, inputs, trained_rows
 from tests.forks import joined, start_ranks
+from tests.refusals import refused
 
 ROWS, EPOCHS, SECONDS = 72, 2, 0.7
 
@@ -253,7 +253,7 @@ def as_tuple(batch: Any) -> tuple:
 
 def test_a_transform_without_a_place_for_the_weight_is_refused(tmp_path):
     trainer = planned(tmp_path, open_loader(corpus(tmp_path), transform=as_tuple))
-    with pytest.raises(MillraceError, match="transform gives a tuple, with no place"):
+    with refused("transform gives a tuple, with no place"):
         trainer.train()
 
 
@@ -272,7 +272,7 @@ def test_settings_that_change_which_rows_are_read_are_refused(tmp_path, options,
     dataset = options.pop("train_dataset", loader)
     evaluated = {"": None, "loader": loader, "loaders": {"a": [], "dev": loader}}
     chosen = {"eval_dataset": evaluated[options.pop("eval_dataset", "")]}
-    with pytest.raises(MillraceError, match=message):
+    with refused(message):
         PlannedTrainer(Tiny(), arguments(tmp_path, **options), train_dataset=dataset, **chosen)
 
 
@@ -285,7 +285,7 @@ def test_ranks_that_share_a_model_are_refused_and_a_part_of_an_epoch_is_one_of_u
     for size in ("get_tp_size", "get_cp_size", "get_sp_size"):
         with monkeypatch.context() as patched:
             patched.setattr(PlannedTrainer, size, lambda trainer: 2)
-            with pytest.raises(MillraceError, match="ranks that share a model"):
+            with refused("ranks that share a model"):
                 planned(tmp_path, loader, **length)
 
 
@@ -297,8 +297,8 @@ def test_a_checkpoint_without_the_loaders_state_is_refused(tmp_path):
     trainer.train()
     state = tmp_path / "out/checkpoint-2/trainer_state.json"
     state.write_text(state.read_text().replace("millrace_loader", "another"))
-    with pytest.raises(MillraceError, match=f"{re.escape(str(state))}: there is no state of the"):
+    with refused(f"{re.escape(str(state))}: there is no state of the"):
         trainer.train(resume_from_checkpoint=True)
     state.write_text("{")
-    with pytest.raises(MillraceError, match="this one is not whole"):
+    with refused("this one is not whole"):
         trainer.train(resume_from_checkpoint=str(state.parent))

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
 from millrace.asr.models import registry
 from millrace.asr.training import run as training_run
 from millrace.asr.training.options import TrainOptions
 from millrace.common import atomic, jsonl
-from millrace.common.errors import MillraceError
 from millrace.common.training import run_folder
 from millrace.common.training.settings import LoopSettings
 from tests import forks
 from tests.asr.training.test_task import SIZES, write, write_splits
+from tests.refusals import refused
 
 SETTINGS = LoopSettings(max_steps=2, save_steps=2, tensorboard=0, device="cpu")
 
@@ -30,10 +29,10 @@ def test_what_would_fail_after_training_is_refused_before(tmp_path):
     buckets, calibration = write(tmp_path), tmp_path / "calibrated_bs.json"
     sizes = {name: {"batch_size": 3} for name in ("b_0_3", "b_3_5")}
     atomic.write_json(calibration, {"key": {"precision": "bf16-mixed"}, "buckets": sizes})
-    with pytest.raises(MillraceError, match="calibrated for another precision than this run has"):
+    with refused("calibrated for another precision than this run has"):
         train(buckets, tmp_path / "run", calibration=str(calibration))
     write_splits(buckets, dev="train/b_0_3.parquet", test="test.parquet")
-    with pytest.raises(MillraceError, match=r"test\.parquet"):
+    with refused(r"test\.parquet"):
         train(buckets, tmp_path / "run")
     assert not list(tmp_path.glob("run/*"))
 
@@ -69,7 +68,7 @@ def test_nobody_else_trains_in_the_folder_meanwhile(tmp_path, monkeypatch):
             pass
 
     def watched(task: object, settings: LoopSettings, folder: Path, on_step: object) -> object:
-        with pytest.raises(MillraceError, match="another process is training here"):
+        with refused("another process is training here"):
             forks.answered(lambda: hold(folder))
         return train_here(task, settings, folder, on_step)
 
@@ -82,5 +81,5 @@ def test_a_checkpoint_is_not_loaded_with_other_transcripts(tmp_path):
     train(write(tmp_path, "a1"), tmp_path / "run")
     assert training_run.load_model(tmp_path / "run", "last", tmp_path / "buckets")
     other = write(tmp_path / "other", "b1")
-    with pytest.raises(MillraceError, match=r"the transcripts of .* are not those"):
+    with refused(r"the transcripts of .* are not those"):
         training_run.load_model(tmp_path / "run", "last", other)
