@@ -132,7 +132,7 @@ def test_rejects_are_for_people(ran):
 
 
 def test_the_ledger_adds_up(ran):
-    ledger = json.loads((ran.folder / "results/speech/shards/spain_ledger.json").read_bytes())
+    ledger = ran.read("results/speech/shards/spain_ledger.json")
     files = list((ran.folder / "countries/spain/Alignment/alignment_output").iterdir())
     assert ledger["files"]["rows_in"] == len(files)
     found = 0
@@ -149,7 +149,7 @@ def test_the_ledger_adds_up(ran):
     )
     assert segments["repaired"]["json_bom"] == 1
     assert sum(1 for row in rejects(ran) if row["segment"]) == segments["rows_rejected"]
-    latvia = json.loads((ran.folder / "results/speech/shards/latvia_ledger.json").read_bytes())
+    latvia = ran.read("results/speech/shards/latvia_ledger.json")
     assert latvia["notes"] == ["no_alignment_files"] and latvia["segments"]["rows_in"] == 0
 
 

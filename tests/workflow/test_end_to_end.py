@@ -3,7 +3,6 @@ nothing is pending."""
 
 from __future__ import annotations
 
-import json
 import re
 
 import pyarrow.parquet as pq
@@ -59,9 +58,9 @@ def test_the_last_lines_say_what_was_made(ran):
 def test_speech_in_five_languages_is_in_shards_and_buckets(ran):
     index = pq.read_table(ran.folder / "results/speech/index.parquet")
     assert set(index["language"].to_pylist()) == {"en", "es", "fr", "it", "ru"}
-    ledger = json.loads((ran.folder / "results/speech/ledger.json").read_bytes())["total"]
+    ledger = ran.read("results/speech/ledger.json")["total"]
     assert ledger["rows_in"] == index.num_rows + ledger["rows_rejected"]
-    config = json.loads((ran.folder / "results/asr/buckets/bucket_config.json").read_bytes())
+    config = ran.read("results/asr/buckets/bucket_config.json")
     splits = index["split"].to_pylist()
     assert config["total_samples"] == splits.count("train") > 0
     assert {"validation", "test"} < set(splits)
@@ -78,21 +77,16 @@ def test_no_recording_is_in_two_splits(ran):
 
 
 def test_the_model_was_trained_and_tested(ran):
-    metrics = json.loads((ran.folder / "results/asr/runs/demo/metrics.json").read_bytes())
+    metrics = ran.read("results/asr/runs/demo/metrics.json")
     assert metrics["optimizer_steps"] == 12 and metrics["test"]["samples"] > 0
     assert metrics["loss"] < metrics["first_evaluation"]["loss"]
 
 
 def test_shards_and_model_are_on_the_local_hub(ran):
-    shards = {
-        row["path"]
-        for row in json.loads((ran.folder / "results/speech/hub/receipt.json").read_bytes())[
-            "files"
-        ]
-    }
+    shards = {row["path"] for row in ran.read("results/speech/hub/receipt.json")["files"]}
     index = pq.read_table(ran.folder / "results/speech/index.parquet", columns=["shard"])
     assert len(shards) == len(set(index["shard"].to_pylist())) + 2
-    model = json.loads((ran.folder / "results/asr/hub/demo/receipt.json").read_bytes())
+    model = ran.read("results/asr/hub/demo/receipt.json")
     assert {row["path"] for row in model["files"]} == {
         "README.md",
         "config.json",

@@ -16,26 +16,24 @@ from pathlib import Path
 from millrace.common.workflow.config import LANE_NAMES
 from tests.workflow.workflow import ROOT
 
-VERBS = (
-    *(
-        "fetch",
-        "generate",
-        "build",
-        "create",
-        "verify",
-        "evaluate",
-        "check",
-        "calibrate",
-        "export",
-        "merge",
-        "train",
-        "report",
-        "upload",
-        "write",
-        "transcribe",
-        "benchmark",
-    ),
-)
+VERBS = [
+    "fetch",
+    "generate",
+    "build",
+    "create",
+    "verify",
+    "evaluate",
+    "check",
+    "calibrate",
+    "export",
+    "merge",
+    "train",
+    "report",
+    "upload",
+    "write",
+    "transcribe",
+    "benchmark",
+]
 # Steps of no rule: what they make is nobody's input.
 BY_HAND = {
     "asr_transcribe",
@@ -104,11 +102,18 @@ STEPS = [path for path in MODULES if is_step(path)]
 NOUNS = [path for path in MODULES if path not in STEPS]
 # Their job is the command line or the config.
 MAY_KNOW = (
-    *("common/cli.py", "common/training/launch.py", "common/settings.py"),
-    *("common/workflow/config.py", "asr/training/options.py"),
-    *("asr/calibration/options.py", "common/hub/server.py", "image/training/options.py"),
+    "common/cli.py",
+    "common/training/launch.py",
+    "common/settings.py",
+    "common/workflow/config.py",
+    "asr/training/options.py",
+    "asr/calibration/options.py",
+    "common/hub/server.py",
+    "image/training/options.py",
     # A published model's configuration.yaml, and those that users train with.
-    *("music/models/config.py", "music/training/conf.py", "music/training/run.py"),
+    "music/models/config.py",
+    "music/training/conf.py",
+    "music/training/run.py",
 )
 
 

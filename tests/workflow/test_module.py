@@ -3,7 +3,6 @@ its own."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -109,7 +108,7 @@ def test_a_module_keeps_the_same_placements_and_no_change_of_fractions_moves_the
 
 def test_what_is_the_importing_workflows_own_stays(built):
     _, imported = built
-    assert json.loads((imported.folder / "same.json").read_text()) is True
+    assert imported.read("same.json") is True
     assert (imported.folder / "environment.txt").read_text() == "outer none\n"
     # Its first rule is the default, and the lanes of the module's config are built.
     assert imported.dry() == []

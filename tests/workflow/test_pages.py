@@ -3,7 +3,6 @@ browser."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 
 import pytest
@@ -45,7 +44,7 @@ def ran(tmp_path_factory) -> Workflow:
 
 
 def test_the_throughput_report_compares_the_baseline_with_the_pipeline(ran):
-    report = json.loads((ran.folder / "results/asr/report/throughput.json").read_bytes())
+    report = ran.read("results/asr/report/throughput.json")
     assert report["profile"]["steps"] == 1 and report["buckets"]
     assert report["comparison"]["samples"]["ratio"] > 0
 

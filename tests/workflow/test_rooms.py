@@ -13,56 +13,24 @@ from tests.workflow.test_layout import imported_names
 # Every lane's rooms, bottom up: a room imports only rooms before it, and `common`. Names without a
 # folder are modules of the lane itself that rooms may import; after the rooms come the lane's
 # steps, inputs and sources.
-ROOMS = {
-    "common": [
-        *(
-            "errors",
-            "processes",
-            "atomic",
-            "jsonl",
-            "ledger",
-            "progress",
-            "cli",
-            "error_rates",
-            "hashing",
-        ),
-        "settings",
-        *("stopping", "path_map"),
-        "debian",
-        *("machine", "report", "hub", "workflow", "training", "loading", "throughput"),
-        *("fingerprints", "leaks"),
-    ],
-    "speech": [
-        "columns",
-        "names",
-        "corpus",
-        "audio",
-        "manifest",
-        "shards",
-        "country",
-        "report",
-        "hub",
-        "demo",
-    ],
-    "asr": [
-        *(
-            "manifests",
-            "tars",
-            "buckets",
-            "loading",
-            "models",
-            "transcription",
-            "planning",
-            "throughput",
-        ),
-        *("trainers", "evaluation", "training", "calibration", "hub"),
-    ],
-    "music": ["features", "audio", "sampling", "models", "training", "report", "demo"],
-    "image": ["records", "producer", "models", "training"],
-    "audit": ["runner", "splits", "probes", "checks", "report"],
+_BY_LANE = {
+    "common": """
+        errors processes atomic jsonl ledger progress cli error_rates hashing settings
+        stopping path_map debian machine report hub workflow training loading
+        throughput fingerprints leaks
+    """,
+    "speech": "columns names corpus audio manifest shards country report hub demo",
+    "asr": """
+        manifests tars buckets loading models transcription planning throughput
+        trainers evaluation training calibration hub
+    """,
+    "music": "features audio sampling models training report demo",
+    "image": "records producer models training",
+    "audit": "runner splits probes checks report",
     # No lane: any tars in Python, read by what asr has.
-    "tars": ["index", "samples", "dataset", "loader"],
+    "tars": "index samples dataset loader",
 }
+ROOMS = {lane: rooms.split() for lane, rooms in _BY_LANE.items()}
 # Folders that stand above a lane, and may import it.
 ABOVE = {"tars": "asr"}
 MAX_MODULES, MAX_FLOORS = 14, 9

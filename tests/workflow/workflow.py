@@ -9,10 +9,11 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
+from millrace.common import jsonl
 from tests.workflow import snakemake_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +113,10 @@ class Workflow:
             for path in sorted(self.folder.glob(pattern))
             if path.is_file()
         }
+
+    def read(self, path: str) -> Any:
+        """A JSON file of the folder."""
+        return jsonl.read(self.folder / path)
 
     def environment(self, **extra: str) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}", **extra}
