@@ -2,9 +2,8 @@
 segment.
 
 Both sides run in the same process, in turns; CPU time is that of the process and its children. The
-pydub side is measured on a few segments spread over the recording and scaled linearly, since each
-segment costs it the same. It needs an ffmpeg program: imageio-ffmpeg's packaged one is used
-(requirements-bench).
+pydub side is measured on one segment and scaled linearly, since each segment costs it the same. It
+needs an ffmpeg program: imageio-ffmpeg's packaged one is used (requirements-bench).
 
 The source is speech-like noise; `--source-rate 48000 --channels 2` is a typical video sound track.
 """
@@ -24,62 +23,50 @@ import numpy as np
 from millrace.common import cli
 from millrace.speech.audio import cut as audio
 
+MINUTES, SEGMENTS, RATE = 40, 190, 16_000
+BARS = {"wav": 50, "m4a": 150}
+
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__)
     add, count = parser.add_argument, cli.positive_int
-    add(
-        "--minutes",
-        type=cli.positive_float,
-        default=40,
-        help="length of the recording (default 40)",
-    )
-    add("--segments", type=count, default=190, help="segments of 3 to 20 s (default 190)")
     add("--source-rate", type=count, default=48000, help="of the recording (default 48000)")
     add("--channels", type=int, choices=(1, 2), default=1, help="of the recording (default 1)")
-    add("--sampling-rate", type=count, default=16000, help="of the segments (default 16000)")
     add("--repeats", type=count, default=5, help="runs of each side (default 5)")
-    add("--pydub-segments", type=count, default=1, help="segments per pydub run (default 1)")
-    add("--formats", nargs="+", default=["wav", "m4a"], choices=["wav", "m4a"])
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
-    spans = make_spans(args.minutes * 60, args.segments)
-    recording = f"{args.minutes:g} min at {args.source_rate} Hz x {args.channels}"
-    print(f"{recording}, {len(spans)} segments -> flac {args.sampling_rate} Hz")
-    print(
-        "CPU seconds for all segments, median of runs (min to max); pydub scaled from those"
-        " measured"
-    )
+    spans = make_spans(MINUTES * 60, SEGMENTS)
+    recording = f"{MINUTES} min at {args.source_rate} Hz x {args.channels}"
+    print(f"{recording}, {len(spans)} segments -> flac {RATE} Hz")
+    print("CPU seconds for all segments, median of runs (min to max); pydub scaled from one")
     print(f"{'source':8}{'ours':>26}{'pydub':>28}{'ratio':>9}{'bar':>9}")
     with tempfile.TemporaryDirectory(prefix="bench_cut_") as folder:
-        signal = speech_like(args.minutes * 60, args.source_rate)
-        for form in args.formats:
+        signal = speech_like(MINUTES * 60, args.source_rate)
+        for form, bar in BARS.items():
             path = Path(folder) / f"recording.{form}"
             write_recording(path, signal, args.source_rate, args.channels)
             ours, theirs = [], []
             for turn in range(args.repeats):
-                ours.append(cpu(lambda path=path: cut_ours(path, spans, args.sampling_rate)))
-                step = max(1, len(spans) // args.pydub_segments)
-                few = spans[turn % step :: step][: args.pydub_segments]
-                seconds = cpu(lambda path=path, few=few: cut_pydub(path, few, args.sampling_rate))
-                theirs.append(seconds * len(spans) / len(few))
+                ours.append(cpu(lambda path=path: cut_ours(path, spans)))
+                span = spans[turn % len(spans)]
+                seconds = cpu(lambda path=path, span=span: cut_pydub(path, span))
+                theirs.append(seconds * len(spans))
             ratio = statistics.median(theirs) / statistics.median(ours)
-            bar = ">= 50x" if form == "wav" else ">= 150x"
-            print(f"{form:8}{spread(ours):>26}{spread(theirs):>28}{ratio:>8.0f}x{bar:>9}")
+            print(f"{form:8}{spread(ours):>26}{spread(theirs):>28}{ratio:>8.0f}x{f'>= {bar}x':>9}")
             path.unlink()
     return 0
 
 
-def cut_ours(path: Path, spans: list[tuple[float, float]], rate: int) -> None:
+def cut_ours(path: Path, spans: list[tuple[float, float]]) -> None:
     """Every segment as FLAC bytes."""
-    for samples in audio.cut(path, spans, rate):
-        audio.encode(samples, rate, "flac")
+    for samples in audio.cut(path, spans, RATE):
+        audio.encode(samples, RATE, "flac")
 
 
-def cut_pydub(path: Path, spans: list[tuple[float, float]], rate: int) -> None:
+def cut_pydub(path: Path, span: tuple[float, float]) -> None:
     """The load-per-segment way."""
     import imageio_ffmpeg
     import pydub.audio_segment
@@ -89,13 +76,11 @@ def cut_pydub(path: Path, spans: list[tuple[float, float]], rate: int) -> None:
     # pydub asks ffprobe, which imageio-ffmpeg lacks, for facts it can do without; not asking
     # flatters pydub.
     pydub.audio_segment.mediainfo_json = lambda *args, **kwargs: {}
-    for start, end in spans:
-        # Without its own ffprobe pydub is told the container; WAV it reads itself.
-        recording = AudioSegment.from_file(
-            str(path), format="wav" if path.suffix == ".wav" else "mp4"
-        )
-        segment = recording[int(start * 1000) : int(end * 1000)]
-        segment.set_channels(1).set_frame_rate(rate).export(io.BytesIO(), format="flac")
+    # Without its own ffprobe pydub is told the container; WAV it reads itself.
+    recording = AudioSegment.from_file(str(path), format="wav" if path.suffix == ".wav" else "mp4")
+    start, end = span
+    segment = recording[int(start * 1000) : int(end * 1000)]
+    segment.set_channels(1).set_frame_rate(RATE).export(io.BytesIO(), format="flac")
 
 
 def make_spans(seconds: float, count: int) -> list[tuple[float, float]]:

@@ -26,21 +26,23 @@ import webdataset
 from millrace.common import cli
 from millrace.tars.loader import TarLoader, open_tars
 
-BATCH, BUFFER = 32, 1000
+BATCH, BUFFER, WORKERS = 32, 1000, 2
+TARS, SAMPLES, MEAN_SIZE = 4, 3000, 110_000
+ROUNDS = 5
 OURS, PEER, STORAGE = "open_tars", "webdataset", "positioned reads"
 
 
-def write_tars(folder: Path, tars: int, samples: int, mean_size: int) -> list[str]:
-    """Tars of samples, each with 0.6 to 1.4 times `mean_size` bytes of noise."""
+def write_tars(folder: Path) -> list[str]:
+    """Tars of samples, each with 0.6 to 1.4 times MEAN_SIZE bytes of noise."""
     rng = np.random.default_rng(0)
     noise = rng.bytes(1 << 22)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for number in range(tars):
+    for number in range(TARS):
         paths.append(str(folder / f"bench-{number}.tar"))
         with open(paths[-1], "wb") as handle:
-            for sample in range(samples):
-                size = int(mean_size * rng.uniform(0.6, 1.4))
+            for sample in range(SAMPLES):
+                size = int(MEAN_SIZE * rng.uniform(0.6, 1.4))
                 start = int(rng.integers(0, 1 << 21))
                 members = {"jpg": noise[start : start + size], "cls": b"%d" % (sample % 1000)}
                 for field, content in members.items():
@@ -52,12 +54,12 @@ def write_tars(folder: Path, tars: int, samples: int, mean_size: int) -> list[st
     return paths
 
 
-def peer_of(paths: list[str], workers: int) -> torch.utils.data.DataLoader:
+def peer_of(paths: list[str]) -> torch.utils.data.DataLoader:
     """webdataset as it is used: tars in random order, a shuffling buffer, batches of workers."""
     dataset = webdataset.WebDataset(paths, shardshuffle=len(paths)).shuffle(BUFFER)
     batches = dataset.batched(BATCH, collation_fn=list)
     return torch.utils.data.DataLoader(
-        batches, batch_size=None, num_workers=workers, persistent_workers=True
+        batches, batch_size=None, num_workers=WORKERS, persistent_workers=True
     )
 
 
@@ -84,12 +86,13 @@ def cpu_seconds() -> float:
     return sum(spent.user + spent.system for spent in times)
 
 
-def measured(way: Callable[[int], object], round_number: int, samples: int) -> tuple[float, float]:
+def measured(way: Callable[[int], object], round_number: int) -> tuple[float, float]:
     """Samples per second, and microseconds of CPU per sample."""
     cpu = cpu_seconds()
     began = time.perf_counter()
     way(round_number)
     seconds = time.perf_counter() - began
+    samples = TARS * SAMPLES
     return samples / seconds, 1e6 * (cpu_seconds() - cpu) / samples
 
 
@@ -102,17 +105,11 @@ def epoch_of(loader: TarLoader, epoch: int) -> None:
 def main() -> None:
     parser = cli.parser(__doc__, __spec__)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--samples", type=int, default=12_000)
-    parser.add_argument("--mean-size", type=int, default=110_000)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    folder = parser.parse_args().folder / "bench_open_tars"
     warnings.simplefilter("ignore")
-
-    folder = args.folder / "bench_open_tars"
-    paths = write_tars(folder, 4, args.samples // 4, args.mean_size)
-    loader = open_tars(paths, batch_size=BATCH, workers=args.workers)
-    peer = peer_of(paths, args.workers)
+    paths = write_tars(folder)
+    loader = open_tars(paths, batch_size=BATCH, workers=WORKERS)
+    peer = peer_of(paths)
     members = addresses(loader)
     ways = {
         OURS: lambda epoch: epoch_of(loader, epoch),
@@ -120,9 +117,9 @@ def main() -> None:
         STORAGE: lambda epoch: read_all(paths, members),
     }
     results = {name: [] for name in ways}
-    for round_number in range(args.rounds + 1):
+    for round_number in range(ROUNDS + 1):
         for name, way in ways.items():
-            result = measured(way, round_number, args.samples)
+            result = measured(way, round_number)
             # The first round starts workers and fills the page cache.
             if round_number:
                 results[name].append(result)
@@ -130,7 +127,7 @@ def main() -> None:
     shutil.rmtree(folder)
 
     load = os.getloadavg()[0]
-    print(f"samples/s, medians of {args.rounds}; load of the machine at the end {load:.1f}")
+    print(f"samples/s, medians of {ROUNDS}; load of the machine at the end {load:.1f}")
     for name, values in results.items():
         rates, cpu = zip(*values, strict=True)
         ratios = [ours[0] / rate for ours, rate in zip(results[OURS], rates, strict=True)]

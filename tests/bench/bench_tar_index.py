@@ -18,18 +18,20 @@ from pathlib import Path
 
 import numpy as np
 
-from millrace.asr.tars.scan import CHAINS, scan
+from millrace.asr.tars.scan import scan
 from millrace.common import cli
 
+MEMBERS, MEAN_SIZE = 13_500, 140_000
 
-def write_tar(path: Path, members: int, mean_size: int) -> None:
-    """Members of noise, 0.6 to 1.4 times `mean_size` bytes; the bytes are on the disk, not a
+
+def write_tar(path: Path) -> None:
+    """Members of noise, 0.6 to 1.4 times MEAN_SIZE bytes; the bytes are on the disk, not a
     hole."""
     rng = np.random.default_rng(0)
     noise = rng.bytes(1 << 22)
     with open(path, "wb") as handle:
-        for number in range(members):
-            size = int(mean_size * rng.uniform(0.6, 1.4))
+        for number in range(MEMBERS):
+            size = int(MEAN_SIZE * rng.uniform(0.6, 1.4))
             info = tarfile.TarInfo(f"./{number // 1000:03d}/clip_{number:08d}.flac")
             info.size = size
             start = int(rng.integers(0, 1 << 21))
@@ -69,23 +71,20 @@ def with_tar(path: Path) -> int:
 def main() -> None:
     parser = cli.parser(__doc__, __spec__)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--members", type=int, default=13_500)
-    parser.add_argument("--mean-size", type=int, default=140_000)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--chains", type=int, default=CHAINS)
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     path = args.folder / "bench_tar_index.tar"
     ways = {
-        "ours": lambda path: len(scan(path, args.chains).names),
+        "ours": lambda path: len(scan(path).names),
         "ours, 1 chain": lambda path: len(scan(path, 1).names),
         "tarfile": with_tarfile,
     }
     if shutil.which("tar"):
         ways["tar -tR"] = with_tar
     try:
-        write_tar(path, args.members, args.mean_size)
-        size = f"{args.members} members, {path.stat().st_size / 1e9:.2f} GB"
+        write_tar(path)
+        size = f"{MEMBERS} members, {path.stat().st_size / 1e9:.2f} GB"
         print(f"{size}, medians of {args.rounds} interleaved rounds")
         for state in ("cold", "warm"):
             seconds = {name: [] for name in ways}
@@ -96,13 +95,13 @@ def main() -> None:
                     before, started = storage_bytes(), time.perf_counter()
                     count = way(path)
                     seconds[name].append(time.perf_counter() - started)
-                    pages[name].append((storage_bytes() - before) / 4096 / args.members)
-                    assert count >= args.members, (name, count)
+                    pages[name].append((storage_bytes() - before) / 4096 / MEMBERS)
+                    assert count >= MEMBERS, (name, count)
             ours = statistics.median(seconds["ours"])
             for name, times in seconds.items():
                 middle, pairs = statistics.median(times), zip(times, seconds["ours"], strict=True)
                 ratio = statistics.median(other / mine for other, mine in pairs)
-                line = f"{state} {name:14s} {args.members / middle:9,.0f} members/s  "
+                line = f"{state} {name:14s} {MEMBERS / middle:9,.0f} members/s  "
                 line += f"{middle / ours:5.2f}x our time (median of pairs {ratio:.2f}x)"
                 if not name.startswith("tar -"):  # another process reads there
                     line += f", {statistics.median(pages[name]):.3f} x 4 KiB read a member"

@@ -10,7 +10,6 @@ an array. Times are CPU time, so that other programs of the machine disturb them
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import shutil
@@ -29,7 +28,8 @@ from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.reader import WindowReader
 from millrace.music.features.track import Contract
 
-BINS = 84
+BINS, TRACKS, FRAMES = 84, 20, 12_000
+LENGTH, WINDOWS, ROUNDS = 1000, 100, 7
 LAYOUTS: dict[str, dict] = {
     "contiguous": {},
     "chunked": {"chunks": (1000, BINS)},
@@ -38,20 +38,20 @@ LAYOUTS: dict[str, dict] = {
 }
 
 
-def write(path: Path, layout: str, axis: int, dtype: str, tracks: int, frames: int) -> None:
+def write(path: Path, layout: str, axis: int, dtype: str) -> None:
     rng, storage = np.random.default_rng(0), dict(LAYOUTS[layout])
     if axis == 1 and isinstance(storage.get("chunks"), tuple):
         storage["chunks"] = storage["chunks"][::-1]
     with h5py.File(path, "w") as h5:
         h5.attrs["hop_s"] = 0.02
-        for number in range(tracks):
-            values = (rng.random((frames, BINS)) ** 4).round(3).astype(dtype)
+        for number in range(TRACKS):
+            values = (rng.random((FRAMES, BINS)) ** 4).round(3).astype(dtype)
             h5.create_dataset(
                 f"{number:011d}/cqt", data=values if axis == 0 else values.T, **storage
             )
 
 
-def ways(file: h5py.File, index: FeatureIndex, axis: int, length: int) -> dict[str, Callable]:
+def ways(file: h5py.File, index: FeatureIndex, axis: int) -> dict[str, Callable]:
     reader = WindowReader(index)
     keys = [index.track(row).key for row in range(len(index))]
     places = [index.track(row) for row in range(len(index))]
@@ -60,32 +60,30 @@ def ways(file: h5py.File, index: FeatureIndex, axis: int, length: int) -> dict[s
     def with_h5py(row: int, start: int) -> np.ndarray:
         dataset = file[keys[row]]
         window = (
-            dataset[start : start + length].T if axis == 0 else dataset[:, start : start + length]
+            dataset[start : start + LENGTH].T if axis == 0 else dataset[:, start : start + LENGTH]
         )
         return window.astype(np.float32, copy=False)
 
     def whole_track(row: int, start: int) -> np.ndarray:
         values = file[keys[row]][()].astype(np.float32, copy=False)
-        return (values.T if axis == 0 else values)[:, start : start + length]
+        return (values.T if axis == 0 else values)[:, start : start + LENGTH]
 
     def pread(row: int, start: int) -> np.ndarray:
         place = places[row]
         size = BINS * np.dtype(place.dtype).itemsize
-        raw = os.pread(raw_file.descriptor, length * size, place.offset + start * size)
+        raw = os.pread(raw_file.descriptor, LENGTH * size, place.offset + start * size)
         return (
-            np.frombuffer(raw, place.dtype).reshape(length, BINS).T.astype(np.float32, copy=False)
+            np.frombuffer(raw, place.dtype).reshape(LENGTH, BINS).T.astype(np.float32, copy=False)
         )
 
-    result = {"ours": lambda row, start: reader.read(row, start, length)}
+    result = {"ours": lambda row, start: reader.read(row, start, LENGTH)}
     result |= {"h5py window": with_h5py, "whole track": whole_track}
     return result | ({"raw pread": pread} if axis == 0 and places[0].storage == "raw" else {})
 
 
-def measure(
-    functions: dict[str, Callable], windows: list, rounds: int, touch: bool
-) -> dict[str, list[float]]:
+def measure(functions: dict[str, Callable], windows: list, touch: bool) -> dict[str, list[float]]:
     seconds = {name: [] for name in functions}
-    for at in range(rounds + 1):
+    for at in range(ROUNDS + 1):
         for name, function in functions.items():
             started = time.process_time()
             for row, start in windows:
@@ -97,61 +95,44 @@ def measure(
     return seconds
 
 
-def arguments() -> argparse.Namespace:
-    parser = cli.parser(__doc__, __spec__)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--tracks", type=int, default=20)
-    parser.add_argument("--frames", type=int, default=12_000)
-    parser.add_argument("--length", type=int, default=1000)
-    parser.add_argument("--windows", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS))
-    return parser.parse_args()
-
-
-def compare(
-    folder: Path, kind: tuple[str, int, str], windows: list, args: argparse.Namespace
-) -> None:
+def compare(folder: Path, kind: tuple[str, int, str], windows: list) -> None:
     """Print the rates of one kind of file: its layout, axis of time and type of values."""
     layout, axis, dtype = kind
     path = folder / "a.h5"
-    write(path, layout, axis, dtype, args.tracks, args.frames)
+    write(path, layout, axis, dtype)
     contract = Contract()
     tracks = list(h5_files.read_file(folder, "a.h5", [], contract))
     merge(folder / "index", tracks, {"h5": str(folder)}, contract)
     for touch in (False, True):
         with h5py.File(path, "r") as file:
-            functions = ways(file, FeatureIndex(folder / "index"), axis, args.length)
-            times = measure(functions, windows, args.rounds, touch)
-            names = list(functions)[1:]
+            functions = ways(file, FeatureIndex(folder / "index"), axis)
+            times = measure(functions, windows, touch)
             del functions
-        ours = statistics.median(times["ours"])
+        ours = times.pop("ours")
         shown = f"{layout:11s} {('[T, C]', '[C, T]')[axis]} {dtype}"
-        line = f"{shown} {'touched' if touch else '':7s} {1 / ours:9,.0f} windows/s"
-        for name in names:
-            pairs = zip(times[name], times["ours"], strict=True)
-            line += f"  {name} {statistics.median(a / b for a, b in pairs):6.2f}x"
+        rate = 1 / statistics.median(ours)
+        line = f"{shown} {'touched' if touch else '':7s} {rate:9,.0f} windows/s"
+        for name, seconds in times.items():
+            ratios = [theirs / mine for theirs, mine in zip(seconds, ours, strict=True)]
+            line += f"  {name} {statistics.median(ratios):6.2f}x"
         print(line, flush=True)
 
 
 def main() -> None:
-    args = arguments()
-    folder = args.folder / "bench_windows"
+    parser = cli.parser(__doc__, __spec__)
+    parser.add_argument("--folder", type=Path, required=True)
+    folder = parser.parse_args().folder / "bench_windows"
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
-    starts = rng.integers(0, args.frames - args.length, args.windows).tolist()
-    windows = list(zip(rng.integers(0, args.tracks, args.windows).tolist(), starts, strict=True))
-    load = os.getloadavg()[0]
+    starts = rng.integers(0, FRAMES - LENGTH, WINDOWS).tolist()
+    windows = list(zip(rng.integers(0, TRACKS, WINDOWS).tolist(), starts, strict=True))
+    print(f"{TRACKS} tracks of {FRAMES} frames, windows of {LENGTH}, load {os.getloadavg()[0]:.1f}")
     print(
-        f"{args.tracks} tracks of {args.frames} frames, windows of {args.length}, load {load:.1f}"
-    )
-    print(
-        f"medians of {args.rounds} interleaved rounds of {args.windows} windows; ratios: their time"
-        " by ours"
+        f"medians of {ROUNDS} interleaved rounds of {WINDOWS} windows; ratios: their time by ours"
     )
     try:
-        for kind in itertools.product(args.layouts, (0, 1), ("f4", "f2")):
-            compare(folder, kind, windows, args)
+        for kind in itertools.product(LAYOUTS, (0, 1), ("f4", "f2")):
+            compare(folder, kind, windows)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
