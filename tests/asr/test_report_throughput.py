@@ -136,4 +136,4 @@ def test_reading_a_report_needs_no_torch():
         "import sys, millrace.asr.report_throughput; assert not {'torch', 'pyarrow'} &"
         " set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    subprocess.check_call([sys.executable, "-c", code], cwd=ROOT)

@@ -26,6 +26,7 @@ class Tars:
 
     def __init__(self, folder: Path, count: int = 12) -> None:
         self.folder, self.partitions = folder, folder / "partitions"
+        self.train = folder / "manifests/train.parquet"
         places = [folder / f"shard_{n:02d}/audio_16k.tar" for n in range(count)]
         self.paths = [write_tar(place, [f"a{k}.flac" for k in range(5)]) for place in places]
         template = "audio_{shard_id}.tar"
@@ -132,7 +133,7 @@ def test_a_tar_that_goes_comes_and_is_replaced_changes_its_partition_alone_and_i
 
 
 def test_another_template_is_looked_at_though_the_manifests_are_as_they_were(tars):
-    (tars.folder / "manifests/train.parquet").unlink()
+    tars.train.unlink()
     write_jsonl(tars.folder / "manifests/train.jsonl", [{"shard_id": 0}])
     tars.settings.tar_root = str(tars.folder)
     tars.sync()
@@ -166,7 +167,7 @@ def test_without_any_tar_the_keys_to_set_are_named_and_partitions_stay(tars):
     tars.settings.path_map = {"/other": "/x"}
     with refused(f"{missing} asr.path_map: none of .*{keys}"):
         tars.sync()
-    (tars.folder / "manifests/train.parquet").unlink()
+    tars.train.unlink()
     write_jsonl(tars.folder / "manifests/train.json", [{"audio_filepath": "/a.wav"}])
     with refused(r"/manifests: the manifests name no tars.*tar_path, or shard_id as"):
         tars.sync()
@@ -205,7 +206,7 @@ def test_a_path_map_leads_to_the_tars_and_a_prefix_that_matches_nothing_is_said(
 
 def test_without_manifests_the_lane_names_what_is_not_read_and_keeps_its_partitions(tars):
     known = tars.sync().partitions
-    (tars.folder / "manifests/train.parquet").rename(tars.folder / "manifests/training.parquet")
+    tars.train.rename(tars.folder / "manifests/training.parquet")
     result = tars.sync()
     assert f"manifest_dir: {tars.folder / 'manifests'} holds dev.parquet, training.parquet" in str(
         result.missing
@@ -230,7 +231,7 @@ def test_pieces_of_a_split_are_read_as_one_and_each_when_it_changes(tars, monkey
     before = tars.files()
     for number, start in enumerate(range(0, 10, 4)):
         tars.write(f"train-{number:05d}-of-00003", tars.paths[start : min(start + 4, 10)])
-    (tars.folder / "manifests/train.parquet").unlink()
+    tars.train.unlink()
     pieces = [
         str(tars.folder / f"manifests/train-{number:05d}-of-00003.parquet") for number in range(3)
     ]
@@ -315,7 +316,7 @@ def build(tars: Tars) -> None:
 
 def jsonl_manifest(tars: Tars) -> Path:
     """The manifest of train as JSONL; one line is broken."""
-    (tars.folder / "manifests/train.parquet").unlink()
+    tars.train.unlink()
     rows = [row_of(path, "a0.flac", duration_s=4.0) for path in tars.paths]
     path = write_jsonl(tars.folder / "manifests/train.jsonl", rows)
     path.write_text(path.read_text() + "{broken\n")
@@ -398,7 +399,7 @@ def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen
 def test_a_large_manifest_that_is_put_back_with_its_time_says_what_it_said(tars, monkeypatch):
     monkeypatch.setattr(sources, "_COMPARED", 100)
     build(tars)
-    manifest = tars.folder / "manifests/train.parquet"
+    manifest = tars.train
     assert str(manifest) in tars.sync().unchanged
     os.replace(shutil.copy2(manifest, tars.folder / "backup"), manifest)
     assert tars.sync().changes == "" and str(manifest) in tars.sync().unchanged
@@ -412,7 +413,7 @@ def test_a_large_manifest_that_is_put_back_with_its_time_says_what_it_said(tars,
 
 
 def test_a_small_manifest_is_known_by_all_its_bytes(tars):
-    manifest = tars.folder / "manifests/train.parquet"
+    manifest = tars.train
     row = row_of(tars.paths[0], "a0.flac", transcript="y" * 9000)
     write_manifest(manifest, [row], compression="none")
     build(tars)
@@ -443,7 +444,7 @@ def test_a_manifest_that_sounds_like_a_missing_split_is_named(tars):
 
 
 def test_a_manifest_of_a_shard_that_is_missing_among_others_is_said(tars):
-    (tars.folder / "manifests/train.parquet").unlink()
+    tars.train.unlink()
     folder = tars.folder / "manifests/train/sharded_manifests"
     folder.mkdir(parents=True)
     for number in (1, 2, 4):

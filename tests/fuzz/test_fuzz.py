@@ -16,7 +16,7 @@ from tests.fuzz.run import finds
 @pytest.mark.long
 def test_damaged_files_of_every_kind_are_read_or_refused():
     command = [sys.executable, "-m", "tests.fuzz", "--count", "200"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("200 files, 0 finds") == len(KINDS)
 

@@ -156,14 +156,12 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
             yield environment
         finally:
             # The steps of a job outlive the daemon that started them.
-            subprocess.run(["scancel", "--user", getpass.getuser()], env=environment, check=False)
+            subprocess.run(["scancel", "--user", getpass.getuser()], env=environment)
             wait(lambda: not output(["squeue", "--noheader"], environment), folder)
 
 
 def output(command: list[str], environment: dict[str, str]) -> str:
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False
-    ).stdout
+    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout
 
 
 def wait(condition, folder: Path, seconds: float = 60) -> None:
@@ -186,4 +184,4 @@ if __name__ == "__main__":
         cluster(Path(scratch) / "c") as variables,
     ):
         command = sys.argv[1:] or [os.environ.get("SHELL", "bash")]
-        raise SystemExit(subprocess.run(command, env=variables, check=False).returncode)
+        raise SystemExit(subprocess.run(command, env=variables).returncode)

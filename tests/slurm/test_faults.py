@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from tests import corpora
-from tests.slurm.test_profile import OnCluster, needs_slurm
+from tests.slurm.test_profile import OnCluster, jobs_as, needs_slurm
 from tests.workflow.workflow import ROOT, Workflow
 
 STEP = "speech_generate_manifest"
@@ -98,14 +98,9 @@ class Record(NamedTuple):
     reason: str
 
 
-def squeue(layout: str) -> list[str]:
-    command = ["squeue", "--states=all", "--noheader", "--sort=i", layout]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-
-
-def records(folder: Path, state: str = "") -> list[Record]:
+def records(folder, state="") -> list[Record]:
     """The jobs of a folder, ended ones too; those in a state."""
-    rows = [line.split("|") for line in squeue("--format=%i|%k|%T|%N|%r|%Z")]
+    rows = [line.split("|") for line in jobs_as("--sort=i", "--format=%i|%k|%T|%N|%r|%Z")]
     rows = [row for row in rows if row.pop() == str(folder) and state in ("", row[2])]
     return [Record(job, re.search(r"land-\d", comment)[0], *rest) for job, comment, *rest in rows]
 
@@ -119,7 +114,7 @@ def started(folder: Path, count: int) -> bool:
 
 def restarts() -> dict[str, int]:
     """How often Slurm has started a job again, of those that it did."""
-    counts = (line.split() for line in squeue("--Format=JobID:20,RestartCnt:20"))
+    counts = (line.split() for line in jobs_as("--Format=JobID:20,RestartCnt:20"))
     return {job: int(count) for job, count in counts if count != "0"}
 
 
@@ -136,15 +131,15 @@ def test_cancelled_jobs_are_tried_again_and_those_of_a_lost_node_elsewhere(
     )
     cancelled = [lost.pop(), *others[:2]]
     ids = {each.job for each in lost}
-    subprocess.run(["scancel", *(each.job for each in cancelled)], check=True)
-    subprocess.run(["scontrol", "update", "nodename=n1", "state=down", "reason=test"], check=True)
+    subprocess.check_call(["scancel", *(each.job for each in cancelled)])
+    subprocess.check_call(["scontrol", "update", "nodename=n1", "state=down", "reason=test"])
     # Slurm lets the jobs of a lost node wait for two minutes; this node is back before.
     run.until(
         lambda _: ids == {each.job for each in records(tmp_path) if each.reason == "BeginTime"}
     )
     for job in ids:
-        subprocess.run(
-            ["scontrol", "update", f"jobid={job}", "excnodelist=n1", "starttime=now"], check=True
+        subprocess.check_call(
+            ["scontrol", "update", f"jobid={job}", "excnodelist=n1", "starttime=now"]
         )
     run.succeeds()
     assert Counter(each[1:3] for each in records(tmp_path)) == Counter(
@@ -165,7 +160,7 @@ def test_after_a_killed_snakemake_the_next_is_refused_until_its_jobs_have_ended(
     killed.until(lambda _: started(tmp_path, 10))
     # Slow jobs, whatever the machine.
     slow = [each.job for each in records(tmp_path)[:2]]
-    subprocess.run(["scontrol", "suspend", ",".join(slow)], check=True)
+    subprocess.check_call(["scontrol", "suspend", ",".join(slow)])
     second = workflow.call("speech_manifest")
     assert second.returncode == 1 and f"goes on (process {killed.process.pid} on " in second.stderr
     assert "unlock" not in second.stderr
@@ -180,7 +175,7 @@ def test_after_a_killed_snakemake_the_next_is_refused_until_its_jobs_have_ended(
     refused = workflow.call("speech_manifest")
     assert refused.returncode == 1
     assert re.search("Slurm jobs of a killed run go on: .*2 suspended", refused.stderr)
-    subprocess.run(["scontrol", "resume", ",".join(slow)], check=True)
+    subprocess.check_call(["scontrol", "resume", ",".join(slow)])
     while (done := workflow.call("speech_manifest", "--until", STEP)).returncode:
         assert "Slurm jobs of a killed run go on" in done.stderr
     assert "has been submitted" not in done.stderr

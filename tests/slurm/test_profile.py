@@ -100,11 +100,15 @@ def test_a_job_that_lacks_memory_is_tried_twice_more_with_more(slurm, tmp_path):
     ]
 
 
-def squeue(field: str = "tres-per-job") -> list[tuple[str, str, str]]:
-    """Rule, state and `field` of all jobs of the cluster, ended ones too."""
-    command = ["squeue", "--states=all", "--noheader", f"--Format=Comment:200,State:20,{field}:40"]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    jobs = [line.split() for line in lines]
+def jobs_as(*layout) -> list[str]:
+    """A line of squeue for each job of the cluster, ended ones too."""
+    command = ["squeue", "--states=all", "--noheader", *layout]
+    return subprocess.check_output(command, text=True).splitlines()
+
+
+def squeue(field="tres-per-job") -> list[tuple[str, str, str]]:
+    """Rule, state and `field` of all jobs."""
+    jobs = [line.split() for line in jobs_as(f"--Format=Comment:200,State:20,{field}:40")]
     return [
         (re.split("rule_|_wildcards_", comment)[1], state, value) for comment, state, value in jobs
     ]

@@ -15,7 +15,7 @@ import pytest
 from tests.asr import audio_tars
 from tests.asr.bucket_corpus import COLUMNS, write_manifest
 from tests.slurm.cluster import wait
-from tests.slurm.test_profile import OnCluster, needs_slurm, squeue
+from tests.slurm.test_profile import OnCluster, jobs_as, needs_slurm, squeue
 from tests.workflow.workflow import ROOT, Workflow
 
 TRAINING = {"device": "cpu", "lr": 1e-3, "batch_seconds": 0.6, "num_workers": 1, "tensorboard": 0}
@@ -118,9 +118,9 @@ def test_a_run_beyond_its_time_limit_goes_on_in_the_same_job_as_if_undisturbed(s
     # process.
     rank.suspend()
     (job,) = squeue_ids("limited")
-    subprocess.run(["scontrol", "update", f"jobid={job}", "TimeLimit=5"], check=True)
+    subprocess.check_call(["scontrol", "update", f"jobid={job}", "TimeLimit=5"])
     wait(lambda: squeue_ids("limited", "PENDING"), folder, seconds=100)
-    subprocess.run(["scontrol", "update", f"jobid={job}", "TimeLimit=10"], check=True)
+    subprocess.check_call(["scontrol", "update", f"jobid={job}", "TimeLimit=10"])
     finish(workflow)
     jobs = sorted(job for job in squeue("RestartCnt") if job[0] == "asr_train_model")
     assert jobs == [("asr_train_model", "COMPLETED", count) for count in "01"]
@@ -159,7 +159,7 @@ def test_a_lost_node_ends_a_run_by_name_and_the_run_goes_on_with_one_node(start,
     ]
 
 
-def squeue_ids(run: str, state: str = "RUNNING") -> list[str]:
-    command = ["squeue", f"--states={state}", "--noheader", "--Format=JobID:20,Comment:200"]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line.split()[0] for line in lines if line.rstrip().endswith(f"_{run}")]
+def squeue_ids(run, state="RUNNING") -> list[str]:
+    lines = jobs_as("--Format=JobID:20,State:20,Comment:200")
+    jobs = [line.split() for line in lines]
+    return [job for job, now, comment in jobs if now == state and comment.endswith(f"_{run}")]

@@ -313,10 +313,8 @@ def test_the_assignment_file_gets_into_version_control_with_the_command_it_gives
     (tmp_path / command[-1]).parent.mkdir(parents=True)
     (tmp_path / command[-1]).touch()
     for step in (["git", "init", "--quiet"], command):
-        subprocess.run(step, cwd=tmp_path, check=True)
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
+        subprocess.check_call(step, cwd=tmp_path)
+    listed = subprocess.check_output(["git", "ls-files"], cwd=tmp_path, text=True)
     assert listed.split() == [command[-1]]
 
 

@@ -279,4 +279,4 @@ full = memory.resident()
 del blocks
 assert full > before + (20 << 20) and memory.resident() < before + (4 << 20)
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.check_call([sys.executable, "-c", program])
