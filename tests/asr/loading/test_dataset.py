@@ -29,10 +29,10 @@ from tests.refusals import refused
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
-def dataset_of(buckets, steps=None, rank=0, **options) -> BucketedDataset:
+def dataset_of(buckets, steps=None, **options) -> BucketedDataset:
     table = RowTable.open(buckets)
     steps = steps or [[list(range(at, min(at + 5, len(table))))] for at in range(0, len(table), 5)]
-    return BucketedDataset(table, ListedPlan(steps), rank, **options)
+    return BucketedDataset(table, ListedPlan(steps), **options)
 
 
 def as_seen(batches) -> list:

@@ -134,29 +134,30 @@ def test_a_state_whose_plan_would_be_another_one_now_is_refused():
             replace(plans, world_size=3).resumed({**state, **change})
 
 
-@pytest.mark.parametrize("state", [{}, {"epoch": 0, "step": 1}, {"epoch": "first"}, []])
-def test_what_is_no_state_is_refused(state):
-    with refused("this is no state of a loader"):
-        plans_of(DURATIONS).resumed(state)
-
-
 @pytest.mark.parametrize(
     "change",
     [
+        {"epoch": "first"},
+        {"epoch": True},
+        {"step": 1.5},
+        {"step": float("inf")},
         {"world_size": 0},
         {"world_size": 2.5},
         {"spans": [[0, 1]]},
         {"spans": [[2]]},
         {"spans": [[2, -5]]},
-        {"step": 1.5},
-        {"step": float("inf")},
-        {"epoch": True},
     ],
 )
 def test_a_state_with_other_than_whole_numbers_or_no_ranks_is_refused(change):
     plans = plans_of(DURATIONS)
     with refused("this is no state of a loader"):
         plans.resumed({**plans.state(plans(0), 1), **change})
+
+
+@pytest.mark.parametrize("state", [{}, {"epoch": 0, "step": 1}, []])
+def test_what_is_no_state_is_refused(state):
+    with refused("this is no state of a loader"):
+        plans_of(DURATIONS).resumed(state)
 
 
 def test_a_state_of_release_0_4_goes_on_with_as_many_ranks():

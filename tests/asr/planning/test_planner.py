@@ -25,8 +25,8 @@ from tests.refusals import refused
 BUDGET = BatchBudget(240.0)
 
 
-def buckets(rows: int, seed: int = 0) -> list[np.ndarray]:
-    durations = seed_durations(rows, seed)
+def buckets(rows) -> list[np.ndarray]:
+    durations = seed_durations(rows)
     number = bucket_of(durations, DEFAULT_EDGES)
     return [durations[number == at] for at in range(len(DEFAULT_EDGES) - 1)]
 
