@@ -12,10 +12,9 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import tarfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ import webdataset
 
 from millrace.common import cli
 from millrace.tars.loader import TarLoader, open_tars
+from tests.bench.bench_tar_index import noises, write_members
 
 BATCH, BUFFER, WORKERS = 32, 1000, 2
 TARS, SAMPLES, MEAN_SIZE = 4, 3000, 110_000
@@ -33,25 +33,19 @@ OURS, PEER, STORAGE = "open_tars", "webdataset", "positioned reads"
 
 
 def write_tars(folder: Path) -> list[str]:
-    """Tars of samples, each with 0.6 to 1.4 times MEAN_SIZE bytes of noise."""
-    rng = np.random.default_rng(0)
-    noise = rng.bytes(1 << 22)
+    """Tars of samples, each a picture of noise and a class."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for number in range(TARS):
-        paths.append(str(folder / f"bench-{number}.tar"))
-        with open(paths[-1], "wb") as handle:
-            for sample in range(SAMPLES):
-                size = int(MEAN_SIZE * rng.uniform(0.6, 1.4))
-                start = int(rng.integers(0, 1 << 21))
-                members = {"jpg": noise[start : start + size], "cls": b"%d" % (sample % 1000)}
-                for field, content in members.items():
-                    info = tarfile.TarInfo(f"{number}-{sample:06d}.{field}")
-                    info.size = len(content)
-                    handle.write(info.tobuf(tarfile.GNU_FORMAT) + content)
-                    handle.write(bytes(-len(content) % 512))
-            handle.write(bytes(1024))
-    return paths
+    pictures = noises(MEAN_SIZE)
+
+    def members(number: int) -> Iterator[tuple[str, bytes]]:
+        for sample in range(SAMPLES):
+            yield f"{number}-{sample:06d}.jpg", next(pictures)
+            yield f"{number}-{sample:06d}.cls", b"%d" % (sample % 1000)
+
+    paths = [folder / f"bench-{number}.tar" for number in range(TARS)]
+    for number, path in enumerate(paths):
+        write_members(path, members(number))
+    return [str(path) for path in paths]
 
 
 def peer_of(paths: list[str]) -> torch.utils.data.DataLoader:

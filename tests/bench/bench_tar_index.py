@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import tarfile
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,22 +23,27 @@ from millrace.asr.tars.scan import scan
 from millrace.common import cli
 
 MEMBERS, MEAN_SIZE = 13_500, 140_000
+NAMES = [f"./{number // 1000:03d}/clip_{number:08d}.flac" for number in range(MEMBERS)]
 
 
-def write_tar(path: Path) -> None:
-    """Members of noise, 0.6 to 1.4 times MEAN_SIZE bytes; the bytes are on the disk, not a
-    hole."""
+def noises(mean_size: int) -> Iterator[bytes]:
+    """Noise without end, in pieces of 0.6 to 1.4 times `mean_size` bytes."""
     rng = np.random.default_rng(0)
     noise = rng.bytes(1 << 22)
+    while True:
+        size = int(mean_size * rng.uniform(0.6, 1.4))
+        start = int(rng.integers(0, 1 << 21))
+        yield noise[start : start + size]
+
+
+def write_members(path: Path, members: Iterable[tuple[str, bytes]]) -> None:
+    """A tar whose bytes are on the disk, not a hole."""
     with open(path, "wb") as handle:
-        for number in range(MEMBERS):
-            size = int(MEAN_SIZE * rng.uniform(0.6, 1.4))
-            info = tarfile.TarInfo(f"./{number // 1000:03d}/clip_{number:08d}.flac")
-            info.size = size
-            start = int(rng.integers(0, 1 << 21))
-            handle.write(
-                info.tobuf(tarfile.GNU_FORMAT) + noise[start : start + size] + bytes(-size % 512)
-            )
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            handle.write(info.tobuf(tarfile.GNU_FORMAT) + content)
+            handle.write(bytes(-len(content) % 512))
         handle.write(bytes(1024))
         os.fsync(handle.fileno())
 
@@ -83,7 +89,7 @@ def main() -> None:
     if shutil.which("tar"):
         ways["tar -tR"] = with_tar
     try:
-        write_tar(path)
+        write_members(path, zip(NAMES, noises(MEAN_SIZE), strict=False))
         size = f"{MEMBERS} members, {path.stat().st_size / 1e9:.2f} GB"
         print(f"{size}, medians of {args.rounds} interleaved rounds")
         for state in ("cold", "warm"):

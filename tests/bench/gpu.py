@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 import yaml
 
@@ -27,6 +25,7 @@ from millrace.asr.buckets.edges import DEFAULT_EDGES
 from millrace.asr.models import registry
 from millrace.common import atomic, jsonl
 from tests.asr import audio_tars
+from tests.asr.bucket_corpus import row_of, write_manifest
 from tests.corpora import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,29 +42,19 @@ def write_corpus(folder: Path, clips: int, longest: float, filled: int) -> None:
     edges = [edge for edge in DEFAULT_EDGES if edge < longest] + [longest]
     buckets = len(edges) - 1
     places = [buckets - 1 - place * buckets // filled for place in range(filled)]
-    for split, count in (
-        ("train", clips),
-        ("dev", max(clips // 20, 4)),
-        ("test", max(clips // 20, 4)),
-    ):
-        rows, members = [], {}
+    few = max(clips // 20, 4)
+    for split, count in {"train": clips, "dev": few, "test": few}.items():
+        tar, rows, members = folder / f"{split}.tar", [], {}
         for number in range(count):
             bucket = int(rng.choice(places))
             seconds = float(rng.uniform(max(edges[bucket], 0.5), edges[bucket + 1]))
             name, samples = f"{split}_{number}.flac", int(seconds * audio_tars.RATE)
             members[name] = audio_tars.encoded(audio_tars.noise(samples, number))
             text = " ".join(rng.choice(WORDS, max(int(2.5 * seconds), 1)))
-            rows.append(
-                {
-                    "tar_path": str(folder / f"{split}.tar"),
-                    "tar_member_name": name,
-                    "transcript": text,
-                }
-            )
-            rows[-1] |= {"language": "en", "duration_s": samples / audio_tars.RATE}
-        folder.mkdir(parents=True, exist_ok=True)
-        audio_tars.write_tar(folder / f"{split}.tar", members)
-        pq.write_table(pa.Table.from_pylist(rows), folder / f"{split}.parquet")
+            seconds = samples / audio_tars.RATE
+            rows.append(row_of(tar, name, transcript=text, language="en", duration_s=seconds))
+        write_manifest(folder / f"{split}.parquet", rows)
+        audio_tars.write_tar(tar, members)
 
 
 def write_model(name: str, folder: Path) -> None:
@@ -78,31 +67,16 @@ def config(args: argparse.Namespace) -> dict[str, Any]:
     """The workflow's config: the example's choices, on one device."""
     example = yaml.safe_load((ROOT / "docs/examples/qwen3-asr-1.7b.yaml").read_text())["asr"]
     on_cpu = args.device == "cpu"
-    training = {
-        **example["training"],
-        "device": args.device,
-        "num_workers": 1 if on_cpu else 14,
-        "eval_steps": 0,
-    }
+    training = example["training"] | {"device": args.device, "eval_steps": 0}
+    training["num_workers"] = 1 if on_cpu else 14
     training["gradient_checkpointing"] = args.gradient_checkpointing
     training |= {"precision": "32-true", "gradient_checkpointing": 0} if on_cpu else {}
-    calibration = {
-        "enabled": True,
-        "device": args.device,
-        "soak_steps": args.soak,
-        "max_bs": args.max_bs,
-    }
-    calibration |= {"max_memory_gb": 3.0} if on_cpu else {}
+    calibration = {"enabled": True, "device": args.device, "max_bs": args.max_bs}
+    calibration |= {"soak_steps": args.soak} | ({"max_memory_gb": 3.0} if on_cpu else {})
     steps = {"check_steps": args.check, "bench_steps": args.bench, "profile_steps": args.profile}
-    section = {
-        "source": "manifests",
-        "manifest_dir": "data",
-        "model_path": "model",
-        "ranks": 1,
-        "runs": {},
-    }
-    section |= {"training": training, "calibration": calibration}
-    section["throughput"] = steps
+    section = {"source": "manifests", "manifest_dir": "data", "model_path": "model"}
+    section |= {"ranks": 1, "runs": {}, "training": training}
+    section |= {"calibration": calibration, "throughput": steps}
     return {"lanes": ["asr"], "asr": section}
 
 
@@ -143,17 +117,8 @@ def page(facts: dict[str, Any]) -> str:
         ]
         lines.append(f"| {row['phase']} | " + " | ".join(f"{value:.1f}" for value in times) + " |")
     verified = facts["verification"]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            (
-                f"Verified: a peak of {verified['peak_memory_gb']:.2f} GB of"
-                f" {verified['limit_gb']:.2f} GB."
-            ),
-            "",
-        ]
-    )
+    peak, limit = verified["peak_memory_gb"], verified["limit_gb"]
+    return "\n".join([*lines, "", f"Verified: a peak of {peak:.2f} GB of {limit:.2f} GB.", ""])
 
 
 # What is asked first comes first, should the machine end before all of it.
@@ -227,13 +192,8 @@ def main(argv: list[str] | None = None) -> int:
     add("--tests", type=int, default=1, help="0: without the tests before")
     add("--gradient-checkpointing", type=int, default=1, help="0: more memory, less work")
     add("--longest", type=float, default=30.0, help="seconds of the longest clip")
-    for name, default in (
-        ("check", 50),
-        ("bench", 200),
-        ("profile", 20),
-        ("soak", 20),
-        ("max-bs", 1024),
-    ):
+    numbers = {"check": 50, "bench": 200, "profile": 20, "soak": 20, "max-bs": 1024}
+    for name, default in numbers.items():
         add(f"--{name}", type=int, default=default)
     args = parser.parse_args(argv)
     if args.device == "cuda" and not torch.cuda.is_available():

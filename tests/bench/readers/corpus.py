@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import soundfile
 
 from millrace.asr.buckets.config import ROW_GROUP, BucketConfig
 from millrace.asr.buckets.parquets import write_tars
 from millrace.asr.tars.stamp import Stamp
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
+from tests.asr.audio_tars import RATE, encoded
 from tests.bench.bench_buckets import seed_durations
+from tests.bench.bench_cut import speech_like
 from tests.bench.readers.peers import Member
 
-_RATE = 16_000
 _COLUMNS = ["tar_path", "tar_member_name", "offset", "size", "duration_s"]
 
 
@@ -116,21 +116,10 @@ def make(folder: Path, tars: int, members_per_tar: int) -> Path:
 
 
 def _clips(count: int) -> Iterator[tuple[bytes, float]]:
-    """(FLAC, seconds) of harmonics with moving pitch and syllables over noise: shrinks as speech
-    does."""
+    """(FLAC, seconds) of what shrinks as speech does."""
     rng = np.random.default_rng(0)
+    signal = speech_like(60, RATE)
     for seconds in seed_durations(count).tolist():
-        samples = int(_RATE * seconds)
-        time = np.arange(samples) / _RATE
-        phase = (
-            2
-            * np.pi
-            * np.cumsum(120 + 30 * np.sin(2 * np.pi * 0.7 * time + rng.uniform(0, 6)))
-            / _RATE
-        )
-        voice = sum(np.sin(harmonic * phase + harmonic) / harmonic for harmonic in range(1, 12))
-        loudness = np.clip(np.sin(2 * np.pi * 2.3 * time + rng.uniform(0, 6)) + 0.4, 0, None)
-        wave = 0.15 * voice * loudness + 0.004 * rng.standard_normal(samples)
-        sink = io.BytesIO()
-        soundfile.write(sink, (np.clip(wave, -1, 1) * 32767).astype(np.int16), _RATE, format="FLAC")
-        yield sink.getvalue(), samples / _RATE
+        samples = int(RATE * seconds)
+        start = rng.integers(len(signal) - samples)
+        yield encoded(signal[start : start + samples]), samples / RATE

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import soundfile
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from millrace.asr.throughput.loaders import soundfile_wave
 
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
@@ -78,16 +79,6 @@ class OriginalTarReader:
         return handle
 
 
-def soundfile_decode(raw: bytes) -> np.ndarray:
-    """float32 mono, as the original script's workers decode."""
-    wave, rate = soundfile.read(io.BytesIO(raw), dtype="float32", always_2d=False)
-    if wave.ndim == 2:
-        wave = wave.mean(axis=1)
-    if rate != 16_000:
-        raise ValueError(f"the benchmark's corpus is 16 kHz, not {rate}")
-    return wave
-
-
 def padded(waves: list) -> tuple[torch.Tensor, torch.Tensor]:
     """(float32 (B, T), int64 (B,)) of waveforms."""
     waves = [torch.as_tensor(wave) for wave in waves]
@@ -105,7 +96,7 @@ class WaveformStream(IterableDataset):
     def __iter__(self) -> Iterator[dict]:
         worker = get_worker_info()
         for member in self.members[worker.id :: worker.num_workers]:
-            wave = soundfile_decode(self.reader.read(member.tar, member.name))
+            wave = soundfile_wave(self.reader.read(member.tar, member.name))
             yield {"waveform": wave, "name": member.name}
 
 
@@ -155,7 +146,7 @@ def iter_lazily(loader: Iterable) -> Iterator:
 
 
 def _webdataset_wave(sample: dict) -> np.ndarray:
-    return soundfile_decode(sample["flac"])
+    return soundfile_wave(sample["flac"])
 
 
 def lhotse_prepare(members: list[Member], folder: Path, members_per_shard: int) -> None:
