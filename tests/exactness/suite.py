@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.exactness.adapters import Adapter
-from tests.exactness.judge import VERDICTS, Undisturbed, Verdict, verdict_of
+from tests.exactness.judge import Undisturbed, Verdict, verdict_of
+from tests.exactness.page import told
 from tests.exactness.plans import COLUMNS, Plan, random_plans
 from tests.exactness.runs import Data, run
 from tests.exactness.shrink import shortest
@@ -112,10 +113,8 @@ def line(result: dict[str, Any]) -> str:
     """A result in a few lines of text."""
     lines = [f"{result['library']} {result['versions']}: {result['seconds']} s"]
     for column, counts in result["counts"].items():
-        told = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if name in counts)
-        lines.append(f"  {column}: {told}")
-        told = ", ".join(f"{number} {name}" for name, number in result["inside"][column].items())
-        lines.append(f"    stopped inside epochs: {told}")
+        lines.append(f"  {column}: {told(counts)}")
+        lines.append(f"    stopped inside epochs: {told(result['inside'][column])}")
     for failing in result["failing"]:
         lines.append("  {column} {verdict}: {plan}: {words}".format(**failing))
     return "\n".join(lines)

@@ -97,12 +97,13 @@ def read_segment(path: Path) -> object:
     return [len(segment) for segment in cut(path, [(0, SECONDS)], RATE)]
 
 
-def of_recording(longer: str, segment: str, music: str) -> dict[str, tuple[Read, str]]:
-    return {
-        "member of a tar": (read_member, longer),
-        "segment": (read_segment, segment),
-        "music": (recording.decode, music),
-    }
+def of_speech(longer: str) -> dict[str, tuple[Read, str]]:
+    """Steps of speech: `longer` says why a member of a tar is refused."""
+    return {"member of a tar": (read_member, longer), "segment": (read_segment, "[64000]")}
+
+
+def of_recording(longer: str) -> dict[str, tuple[Read, str]]:
+    return of_speech(longer) | {"music": (recording.decode, "Refused: ('too_long'")}
 
 
 def write_png(path: Path, side: int) -> None:
@@ -194,7 +195,6 @@ LINES = {
     "manifest": (scan_manifest, "[1, 'line 1: this line is not JSON"),
 }
 LONGER = "more than 5.00 s of sound, the most that its manifest allows"
-IS_SILENCE = "Refused: ('too_long'"
 
 BOMBS = [
     Bomb(
@@ -205,32 +205,32 @@ BOMBS = [
     Bomb(
         "WAV",
         lambda path: write_silence(path, "WAV"),
-        {"member of a tar": (read_member, LONGER), "segment": (read_segment, "[64000]")},
+        of_speech(LONGER),
     ),
     Bomb(
         "FLAC",
         lambda path: write_silence(path, "FLAC"),
-        of_recording(LONGER, "[64000]", IS_SILENCE),
+        of_recording(LONGER),
     ),
     Bomb(
         "FLAC that states 4 s",
         lambda path: write_flac(path, SECONDS * RATE),
-        of_recording("more than the 64000 samples", "[64000]", IS_SILENCE),
+        of_recording("more than the 64000 samples"),
     ),
     Bomb(
         "FLAC that states nothing",
         lambda path: write_flac(path, 0),
-        of_recording(LONGER, "[64000]", IS_SILENCE),
+        of_recording(LONGER),
     ),
     Bomb(
         "MP3",
         lambda path: write_chain(path, "MP3"),
-        {"member of a tar": (read_member, LONGER), "segment": (read_segment, "[64000]")},
+        of_speech(LONGER),
     ),
     Bomb(
         "Ogg",
         lambda path: write_chain(path, "OGG"),
-        of_recording("another recording is joined on", "[64000]", IS_SILENCE),
+        of_recording("another recording is joined on"),
     ),
     Bomb(
         "JSON that is deep",
@@ -255,10 +255,7 @@ BOMBS = [
     Bomb(
         "gzip",
         lambda path: write_gzip(path, 300 * MEBIBYTE),
-        {
-            "tar": (scan_status, "compressed"),
-            "metadata": (count_broken, "'broken_line'"),
-        },
+        {"tar": (scan_status, "compressed"), "metadata": (count_broken, "'broken_line'")},
     ),
     *(
         Bomb(
@@ -281,9 +278,7 @@ BOMBS = [
     Bomb(
         "YAML",
         lambda path: path.write_text(ANCHORS),
-        {
-            "music model": (read_yaml, "aliases are not read"),
-        },
+        {"music model": (read_yaml, "aliases are not read")},
     ),
 ]
 
