@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 from millrace.audit.checks.entries import ENTRIES
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import config as workflow_config
+from tests.refusals import refused
 from tests.workflow import configuration
 from tests.workflow.workflow import PYTHON_M_SNAKEMAKE, ROOT, Workflow
 
@@ -251,7 +252,7 @@ def test_numbers_that_arrive_as_text_are_numbers_where_numbers_are_wanted():
     assert checked["asr"]["edges"] == [0, 2.5] and checked["asr"]["runs"] == {"a": {"lr": 1000.0}}
     assert checked["asr"]["model_options"] == {"hidden": 64, "mode": "a"}
     assert checked["asr"]["calibration"]["enabled"] is True
-    with pytest.raises(MillraceError, match=r"asr\.seed: must be a whole number, not '007'"):
+    with refused(r"asr\.seed: must be a whole number, not '007'"):
         workflow_config.checked_config({"asr": {"seed": "007"}}, SCHEMAS)
 
 

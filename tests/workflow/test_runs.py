@@ -13,12 +13,12 @@ import pytest
 
 from millrace.asr.inputs import AsrInputs
 from millrace.common import atomic
-from millrace.common.errors import MillraceError
 from millrace.common.workflow.config import checked_config
 from millrace.common.workflow.runs import RunInputs, flags
 from millrace.common.workflow.sources import Sources
 from millrace.image.inputs import ImageInputs
 from millrace.music.inputs import INDEX, MERGED, MusicInputs
+from tests.refusals import refused
 from tests.workflow.workflow import ROOT
 
 RUN = SimpleNamespace(run="a")
@@ -143,7 +143,7 @@ def test_runs_of_music_need_splits_and_features():
 
 @pytest.mark.parametrize("lane", ["asr", "music", "image"])
 def test_a_run_that_is_not_in_the_config_is_named_with_those_that_are(lane):
-    with pytest.raises(MillraceError, match=rf"there is no run 'b'\. {lane}\.runs has .*a"):
+    with refused(rf"there is no run 'b'\. {lane}\.runs has .*a"):
         inputs(lane, runs={"a": {}}).run_arguments(SimpleNamespace(run="b"))
     assert inputs(lane, runs={"a": {}}).gate(SimpleNamespace(run="b")) == []
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from millrace.asr.buckets.addresses import TarIndices, find_members, index_files
 from millrace.asr.buckets.order import sort_rows
 from millrace.asr.tars.stamp import Stamp
-from millrace.common.errors import MillraceError
 from tests.asr.bucket_corpus import index_of, write_tar
+from tests.refusals import refused
 
 
 def members_of(*rows: tuple[int, int, int, int]) -> pa.Table:
@@ -81,7 +80,7 @@ def test_indices_of_several_partitions_are_one(tmp_path, monkeypatch):
     # Another spelling of the same path is the same tar.
     monkeypatch.chdir(tmp_path)
     assert indices.state("t1.tar") == indices.state(str(tars[1]))
-    with pytest.raises(MillraceError, match="two indices hold this tar"):
+    with refused("two indices hold this tar"):
         TarIndices(
             [tmp_path / "indices" / "a.parquet", index_of(tars[1:2], tmp_path / "again.parquet")]
         )

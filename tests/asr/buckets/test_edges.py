@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from millrace.asr.buckets.edges import DEFAULT_EDGES, NAMES, bucket_ids, bucket_of, edges_of
-from millrace.common.errors import MillraceError
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[3]
 
@@ -28,7 +28,7 @@ def test_every_duration_has_its_bucket():
     [[], [3.0], [0, 3, 3], [5, 3], [-1, 3], [0, float("nan")], [0, float("inf")], "auto", ["auto"]],
 )
 def test_edges_that_are_none_are_refused(edges):
-    with pytest.raises(MillraceError, match="rising"):
+    with refused("rising"):
         edges_of(edges)
 
 
