@@ -13,12 +13,12 @@ import pytest
 
 from millrace.asr.inputs import AsrInputs
 from millrace.common import atomic
+from millrace.common.errors import MillraceError
 from millrace.common.workflow.config import checked_config
 from millrace.common.workflow.runs import RunInputs, flags
 from millrace.common.workflow.sources import Sources
 from millrace.image.inputs import ImageInputs
 from millrace.music.inputs import INDEX, MERGED, MusicInputs
-from tests.refusals import refused
 from tests.workflow.workflow import ROOT
 
 RUN = SimpleNamespace(run="a")
@@ -38,7 +38,7 @@ def inputs(lane: str, gpus: int | None = None, **section: object) -> RunInputs:
 
 
 @pytest.mark.parametrize(
-    "lane, section, step, threads",
+    ("lane", "section", "step", "threads"),
     [
         ("asr", {"ranks": 2, "training": {"threads": 3}}, "train_model", 2 * (3 + 2)),
         ("image", {"ranks": 2, "runs": {"a": {"threads": 3}}}, "train_active", 2 * 3 + 4 + 1),
@@ -51,15 +51,23 @@ def test_two_ranks_of_a_run_are_started_alike_in_each_lane(lane, section, step, 
     assert "OMP_NUM_THREADS=1" in of.environment
 
 
-def test_ranks_of_several_nodes_are_launched_also_where_each_has_one():
-    place = "--nodes 2 --nproc-per-node 1 --log-dir 'logs/asr/a b'"
-    launched = inputs("asr", nodes=2, ranks=1).launch(1, "a b")
-    assert launched == f"-m millrace.common.training.launch {place} -m"
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "place"),
+    [
+        (1, 2, "--standalone --nproc-per-node 2"),
+        (2, 1, "--nodes 2 --nproc-per-node 1"),
+        (2, 4, "--nodes 2 --nproc-per-node 4"),
+    ],
+)
+def test_ranks_of_several_nodes_are_launched_also_where_each_has_one(nodes, ranks, place):
+    of = inputs("asr", nodes=nodes, ranks=ranks)
+    launched = f"-m millrace.common.training.launch {place} --log-dir 'logs/asr/a b' -m"
+    assert of.launch(ranks, "a b") == launched
     assert inputs("asr").launch(1, "a b") == "-m"
 
 
 @pytest.mark.parametrize(
-    "device, here, gpus",
+    ("device", "here", "gpus"),
     [("cpu", 2, 0), ("cuda", 0, 2), ("auto", 0, 0), ("auto", None, 2), ("auto", 2, 2)],
 )
 def test_each_rank_has_a_gpu_unless_it_trains_on_the_cpu(device, here, gpus):
@@ -143,7 +151,7 @@ def test_runs_of_music_need_splits_and_features():
 
 @pytest.mark.parametrize("lane", ["asr", "music", "image"])
 def test_a_run_that_is_not_in_the_config_is_named_with_those_that_are(lane):
-    with refused(rf"there is no run 'b'\. {lane}\.runs has .*a"):
+    with pytest.raises(MillraceError, match=rf"there is no run 'b'\. {lane}\.runs has .*a"):
         inputs(lane, runs={"a": {}}).run_arguments(SimpleNamespace(run="b"))
     assert inputs(lane, runs={"a": {}}).gate(SimpleNamespace(run="b")) == []
 
