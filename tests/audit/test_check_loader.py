@@ -37,7 +37,7 @@ def check(guard, monkeypatch, tmp_path) -> Callable[[str, str], int]:
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "text", "fails"),
+    "given, code, text, fails",
     [
         ("good", 0, "PASS", 0),
         ("repeated", 1, "FAIL  DP7", 1),

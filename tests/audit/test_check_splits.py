@@ -23,10 +23,10 @@ from millrace.audit.splits.content import Content
 from millrace.audit.splits.pairs import Comparison, Held, Pair, _measured
 from millrace.audit.splits.samples import Sample
 from millrace.audit.splits.table import Compared
-from millrace.common.errors import MillraceError
 from millrace.common.fingerprints.matches import Match
 from millrace.common.fingerprints.scale import SEARCHED_STEPS, STEP_SECONDS
 from tests.corpora import RATE, noise
+from tests.refusals import refused
 from tests.tars.tars import write_tar
 from tests.workflow.workflow import ROOT
 
@@ -401,7 +401,7 @@ def test_a_sample_that_cannot_be_read_is_counted_with_its_reason(check, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    "name, content, words",
     [
         ("nothing", None, "nothing: is not there. Give a folder of"),
         ("a.zip", b"PK", "a.zip: files that end in .zip are not read"),
@@ -469,7 +469,7 @@ def test_a_process_that_is_killed_is_said_with_what_to_do(monkeypatch):
             return killed
 
     monkeypatch.setattr(content, "ProcessPoolExecutor", lambda workers, _: Killed(workers))
-    with pytest.raises(MillraceError, match=r"that decodes was killed\. .* take fewer --workers"):
+    with refused(r"that decodes was killed\. .* take fewer --workers"):
         list(content.contents([Sample("a", None)], 1, workers=2))
 
 

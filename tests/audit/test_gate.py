@@ -58,7 +58,7 @@ def music(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("corpus", "bug", "entry"),
+    "corpus, bug, entry",
     [(asr, ASR, "DP2"), pytest.param(music, MUSIC, "resume", marks=pytest.mark.slow)],
 )
 def test_a_planted_bug_turns_the_audit_of_a_lane_red(
@@ -103,7 +103,7 @@ def test_a_lane_that_passes_is_trained_and_nothing_is_pending(trained: Elsewhere
 
 
 @pytest.mark.parametrize(
-    ("chosen", "pending"),
+    "chosen, pending",
     [
         ("image={runs: {demo: {lr: 0.01}}}", {TRAIN}),
         ("image={runs: {demo: {mixed_batches: 2}}}", {AUDIT, GATE, TRAIN}),

@@ -33,7 +33,7 @@ def test_two_ranks_of_a_loader_are_run_with_its_arguments_quoted():
 
 
 @pytest.mark.parametrize(
-    ("changed", "is_other"),
+    "changed, is_other",
     [
         ("asr/training/a.py", True),
         ("common/a/b.py", True),

@@ -47,7 +47,7 @@ def said_of(entry: str, status: str, text: str, probe: str = "look") -> list[Fin
 
 
 @pytest.mark.parametrize(
-    ("status", "fix"),
+    "status, fix",
     [
         ("raised", "Mend what it raises"),
         ("hung", "See where it stands"),
@@ -68,7 +68,7 @@ def test_a_first_batch_that_takes_long_is_no_bug():
     assert said_of("end", "ok", "") == []
 
 
-@pytest.mark.parametrize(("batches", "verdict"), [(2, "pass"), (0, "not decidable")])
+@pytest.mark.parametrize("batches, verdict", [(2, "pass"), (0, "not decidable")])
 def test_a_restart_that_was_read_until_the_time_was_over_skips_nothing(guard, batches, verdict):
     options = Options(BUILD, args={"name": "resume drawn without workers"}, ranks=1)
     results = guard.audit(options, ["look", "source", "loop", "resume"])
@@ -89,7 +89,7 @@ def test_one_epoch_that_any_rank_left_says_nothing_of_orders(ended):
 
 
 @pytest.mark.parametrize(
-    ("rank", "persistent", "count"),
+    "rank, persistent, count",
     [(Clock, True, 1), (Clock, False, 2), (BesideALateOne, False, 1)],
 )
 def test_a_second_epoch_is_read_by_all_ranks_with_the_workers_of_the_first(
@@ -139,7 +139,7 @@ class ToldStream(SampledStream):
 
 
 @pytest.mark.parametrize(
-    ("stream", "parts"), [(SampledStream(), ["dataset.order"]), (ToldStream(), ["dataset"])]
+    "stream, parts", [(SampledStream(), ["dataset.order"]), (ToldStream(), ["dataset"])]
 )
 def test_a_stream_that_is_told_the_epoch_is_to_tell_the_sampler_that_it_holds(rank, stream, parts):
     assert set_epoch(target_of(DataLoader(stream, 4)), rank)["parts"] == parts
@@ -211,7 +211,7 @@ def verdict_on(entry: str, **seen: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "samples", "distinct"),
+    "ranks, samples, distinct",
     [
         ([range(0, 48, 2), range(1, 48, 2)], 48, 48),
         ([range(0, 44, 2), range(1, 44, 2)], 44, 44),  # less than a step is dropped
@@ -228,7 +228,7 @@ def test_samples_are_counted_over_all_ranks(ranks, samples, distinct, stable):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "verdict"),
+    "ranks, verdict",
     [
         ([range(14)], "not decidable"),
         ([range(16)], "pass"),
@@ -252,7 +252,7 @@ def of_workers(ranks: list[list[list[int]]], has_sampler: bool) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("has_sampler", "lost", "verdict"),
+    "has_sampler, lost, verdict",
     [(True, 7, "pass"), (True, 8, "fail"), (False, 15, "pass"), (False, 16, "fail")],
 )
 def test_less_than_a_step_of_all_that_make_batches_may_be_dropped(has_sampler, lost, verdict):
@@ -277,7 +277,7 @@ EVEN, ODD = list(range(0, 48, 2)), list(range(1, 48, 2))
 
 
 @pytest.mark.parametrize(
-    ("ranks", "lost"),
+    "ranks, lost",
     [
         ([[epoch(EVEN), epoch(ODD)], [epoch(ODD), epoch(EVEN)]], []),
         ([[epoch(EVEN), epoch(EVEN)], [epoch(ODD), epoch(ODD[:12])]], [("12 of 48", 1)]),
@@ -304,7 +304,7 @@ def test_samples_that_later_epochs_of_a_stream_leave_out_are_lost(ranks, lost):
 
 
 @pytest.mark.parametrize(
-    ("has_sampler", "stable", "repeats", "verdict"),
+    "has_sampler, stable, repeats, verdict",
     [
         (True, ["", "id"], 1, "pass"),
         (True, ["", "id"], 2, "fail"),
@@ -325,7 +325,7 @@ def test_as_many_samples_may_repeat_as_fill_up_the_last_step(has_sampler, stable
     assert verdict != "fail" or finding.evidence == repeated
 
 
-@pytest.mark.parametrize(("repeats", "verdict"), [(7, "pass"), (8, "fail")])
+@pytest.mark.parametrize("repeats, verdict", [(7, "pass"), (8, "fail")])
 def test_a_batch_of_another_size_may_come_again_to_fill_up_the_last_step(repeats, verdict):
     """Batches by length: four of 4 on rank 0, and 3 and 1, which a rank repeats as a whole."""
     epochs = of_workers([[list(range(23)), [23]], [[*range(24, 48), *range(repeats)]]], True)
@@ -343,7 +343,7 @@ def test_the_last_batch_of_each_rank_may_be_smaller_and_is_no_batch_of_another_s
     assert verdict_on("DP2", epochs=epochs, source=source) == "pass"
 
 
-@pytest.mark.parametrize(("samples", "verdict"), [(36, "not decidable"), (48, "pass")])
+@pytest.mark.parametrize("samples, verdict", [(36, "not decidable"), (48, "pass")])
 def test_a_few_batches_that_hold_the_whole_dataset_are_decided(samples, verdict):
     """The time was over before the loader said that it ends."""
     few = epoch(list(range(samples)), ended=False, size=12)
@@ -379,7 +379,7 @@ def test_what_one_worker_gives_twice_is_not_repeated_by_several():
 
 
 @pytest.mark.parametrize(
-    ("source", "verdict"),
+    "source, verdict",
     [
         ({}, "fail"),
         ({"frameworks": ["accelerate"]}, "not decidable"),
@@ -393,7 +393,7 @@ def test_ranks_of_one_sampler_are_alike_unless_it_is_shared_out(source, verdict)
 
 
 @pytest.mark.parametrize(
-    ("count", "second", "verdict"),
+    "count, second, verdict",
     [(24, 1, "not decidable"), (24, -1, "pass"), (8, 1, "not decidable"), (7, 1, "pass")],
 )
 def test_a_sampler_that_draws_with_replacement_may_meet_but_not_all_the_way(count, second, verdict):
@@ -407,7 +407,7 @@ def test_a_sampler_that_draws_with_replacement_may_meet_but_not_all_the_way(coun
     assert "draws with replacement" in finding.cause
 
 
-@pytest.mark.parametrize(("together", "needs"), [(True, "a field"), (False, "--ranks 1 if one")])
+@pytest.mark.parametrize("together, needs", [(True, "a field"), (False, "--ranks 1 if one")])
 def test_samples_that_nothing_tells_apart_may_be_those_of_one_process(together, needs):
     """Nobody said how many processes train: one would be decided by its indices."""
     ranks = of_workers([[list(range(48))]] * 2, has_sampler=True)
@@ -427,7 +427,7 @@ def test_indices_that_mean_other_samples_on_another_rank_repeat_nothing():
 
 
 @pytest.mark.parametrize(
-    ("second", "loop", "is_blamed"),
+    "second, loop, is_blamed",
     [
         (epoch(list(range(16))), {}, True),
         (epoch(list(range(16))), {"joins": True}, False),
@@ -441,7 +441,7 @@ def test_steps_are_uneven_if_a_rank_ends_before_another(second, loop, is_blamed)
 
 
 @pytest.mark.parametrize(
-    ("ranks", "is_blamed"),
+    "ranks, is_blamed",
     [
         ([[0, 2, 4], [1, 3, 0]], True),  # by any sampler, such as timm's
         ([[0, 2, 4], [1, 3]], False),
@@ -471,7 +471,7 @@ def test_rows_that_an_evaluation_draws_are_noted_with_those_that_even_out(rank):
 
 
 @pytest.mark.parametrize(
-    ("text", "entry", "fix"),
+    "text, entry, fix",
     [
         ("sampler option is mutually exclusive with shuffle", "DP14", "sampler= without shuffle"),
         ("expected unspecified shuffle option", "DP14", "Shuffle inside"),
@@ -512,7 +512,7 @@ def test_epochs_0_and_1_are_compared_however_many_are_read():
     assert finding.cause == "no two orders to compare"
 
 
-@pytest.mark.parametrize(("rank", "verdict"), [(0, "pass"), (1, "pass"), (None, "not applicable")])
+@pytest.mark.parametrize("rank, verdict", [(0, "pass"), (1, "pass"), (None, "not applicable")])
 def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
     ids = list(range(24))
     other = [*ids[:20], *ids[:19:-1]]
@@ -522,7 +522,7 @@ def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
 
 
 @pytest.mark.parametrize(
-    ("loader", "args", "facts"),
+    "loader, args, facts",
     [
         ("turned", {}, {"stable": [], "reordered": False, "shuffled_by": []}),
         ("augmented", {}, {"stable": [""], "reordered": False, "shuffled_by": []}),
@@ -550,7 +550,7 @@ ONE, OTHER = [3, 1, 0, 2], [0, 2, 3, 1]
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "reordered", "is_order"),
+    "first, second, reordered, is_order",
     [
         (["a"] * 2, ["a"], False, True),
         (["a"] * 3, ["a"], False, False),  # for every second sample
@@ -592,7 +592,7 @@ FIXES = {
 
 
 @pytest.mark.parametrize(
-    ("told", "source", "loop", "verdict", "words"),
+    "told, source, loop, verdict, words",
     [
         (HEARS, {}, {}, "not decidable", "only after set_epoch"),
         (HEARS, {}, {"calls": []}, "fail", "which the loop does not call"),
@@ -648,7 +648,7 @@ def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
 
 
 @pytest.mark.parametrize(
-    ("rows", "loop", "second", "verdict"),
+    "rows, loop, second, verdict",
     [
         (4, {}, FIRST, "not decidable"),
         (5, {}, FIRST, "fail"),
@@ -670,7 +670,7 @@ def test_a_pass_that_draws_each_sample_twice_may_be_all_that_is_trained(
     assert second is FIRST or finding.cause.startswith("epochs 0 and 1")
 
 
-@pytest.mark.parametrize(("length", "verdict"), [(1, "not decidable"), (2, "fail")])
+@pytest.mark.parametrize("length, verdict", [(1, "not decidable"), (2, "fail")])
 def test_one_order_of_passes_that_outlast_their_length_may_be_begun_once(length, verdict):
     ranks = of_workers([[FIRST[:4]], [FIRST[4:8]], [FIRST[:4]]], has_sampler=True)
     batches = [batch for [read] in ranks for batch in read["batches"]]
@@ -679,7 +679,7 @@ def test_one_order_of_passes_that_outlast_their_length_may_be_begun_once(length,
     assert verdict_on("DP14", epochs=[passes], set_epoch=[DEAF], source=source) == verdict
 
 
-@pytest.mark.parametrize(("batches", "verdict"), [(12, "fail"), (7, "pass")])
+@pytest.mark.parametrize("batches, verdict", [(12, "fail"), (7, "pass")])
 def test_of_many_batches_the_order_counts_and_not_that_of_the_rows_in_one(batches, verdict):
     rows = np.arange(4 * batches)[::-1].reshape(batches, 4)
     first, second = (
@@ -747,7 +747,7 @@ def test_indices_that_ascend_in_both_epochs_are_not_shuffled():
 
 
 @pytest.mark.parametrize(
-    ("length", "loop", "verdict"),
+    "length, loop, verdict",
     [
         (2, {}, "not decidable"),
         (5, {}, "not decidable"),
@@ -788,7 +788,7 @@ AT_ONCE = {"told": False, "error": "", "passes": [notes(FIRST, size=2), []], "en
 
 
 @pytest.mark.parametrize(
-    ("came", "cause"),
+    "came, cause",
     [
         ([*SECOND[:2], *LEFT[:2]], "restored in mid-epoch 1 by loader: 2 samples replayed"),
         ([], "the time was over before a batch came after a restart"),
@@ -810,7 +810,7 @@ def test_samples_that_cannot_be_known_again_say_nothing_of_a_restart():
 
 
 @pytest.mark.parametrize(
-    ("second_rank", "verdict", "words"),
+    "second_rank, verdict, words",
     [
         (restart(LEFT), "pass", "after 1 batch of epoch 1"),
         (restart(LEFT, next_epoch=FIRST), "pass", "after epoch 0"),
@@ -836,7 +836,7 @@ def test_a_restart_is_judged_on_every_rank(second_rank, verdict, words):
 
 
 @pytest.mark.parametrize(
-    ("calls", "verdict"), [([["sampler", 1]], "pass"), ([], "fail"), (None, "not decidable")]
+    "calls, verdict", [([["sampler", 1]], "pass"), ([], "fail"), (None, "not decidable")]
 )
 def test_a_restart_that_is_right_if_the_epoch_is_told_is_judged_by_the_loop(calls, verdict):
     seen = restart(list(SECOND))

@@ -23,7 +23,7 @@ needs_grain = pytest.mark.skipif(util.find_spec("grain") is None, reason="grain 
 
 
 @pytest.mark.parametrize(
-    ("loader", "how"),
+    "loader, how",
     [
         ("Energon", "restore_state_rank"),
         ("Grain", "iterator"),
@@ -31,7 +31,7 @@ needs_grain = pytest.mark.skipif(util.find_spec("grain") is None, reason="grain 
         pytest.param("grain", "iterator", marks=needs_grain),
     ],
 )
-@pytest.mark.parametrize(("lost", "verdict"), [(0, "pass"), (1, "fail")])
+@pytest.mark.parametrize("lost, verdict", [(0, "pass"), (1, "fail")])
 def test_a_restart_is_judged_by_the_way_that_the_library_has(guard, loader, how, lost, verdict):
     argv = ["--loader", f"{Path(states.__file__)}:{loader}", "--arg", f"lost={lost}"]
     _, findings = run(guard, [*argv, "--only", "resume", "--ranks", "1"])
@@ -48,7 +48,7 @@ def test_a_module_whose_state_is_empty_or_not_there_has_none(guard, loader):
 AS_LONG = "an epoch 1 as long as epoch 0"
 
 
-@pytest.mark.parametrize(("ranks", "needs"), [(1, [AS_LONG]), (2, [LONGER, AS_LONG])])
+@pytest.mark.parametrize("ranks, needs", [(1, [AS_LONG]), (2, [LONGER, AS_LONG])])
 def test_an_epoch_that_ends_before_its_state_is_saved_decides_nothing(guard, ranks, needs):
     loader = f"{Path(states.__file__)}:Exhausted"
     _, findings = run(guard, ["--loader", loader, "--only", "resume", "--ranks", str(ranks)])
@@ -61,7 +61,7 @@ def target_of(made: Callable) -> SimpleNamespace:
     return SimpleNamespace(made=made, loader_of=lambda made: made, options=Options("a:b"))
 
 
-@pytest.mark.parametrize(("passes", "ways"), [(1, 0), (2, 1), (3, 1)])
+@pytest.mark.parametrize("passes, ways", [(1, 0), (2, 1), (3, 1)])
 def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(rank, passes, ways):
     begun = []
 
@@ -148,7 +148,7 @@ class Streamed(IterableDataset, Kept):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "workers", "how"),
+    "dataset, workers, how",
     [(Kept(), 0, ""), (Streamed(), 0, "dataset"), (Streamed(), 2, "")],
 )
 def test_the_state_of_a_dataset_is_a_position_only_of_a_stream_without_workers(

@@ -18,8 +18,8 @@ from millrace.audit.checks.findings import Finding
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options
 from millrace.audit.testing import assert_loader_ok
-from millrace.common.errors import MillraceError
 from tests.audit import plain
+from tests.refusals import refused
 from tests.workflow.workflow import ROOT
 
 pytest_plugins = ["pytester"]
@@ -105,7 +105,7 @@ def test_what_is_asked_for_is_audited_and_judged(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options, words",
     [
         ({"ranks": "2"}, r"ranks is '2'\. Give a whole number from 1"),
         ({"ranks": 0}, "ranks is 0"),
@@ -127,17 +127,17 @@ def test_what_is_asked_for_is_audited_and_judged(tmp_path, monkeypatch):
     ],
 )
 def test_an_option_that_would_break_probes_is_refused(options, words):
-    with pytest.raises(MillraceError, match=words):
+    with refused(words):
         assert_loader_ok(plain.good, **options)
 
 
 @pytest.mark.parametrize("loader", [lambda: plain.good(), plain.Squares().__getitem__])
 def test_a_function_that_no_other_process_can_import_is_refused(loader):
-    with pytest.raises(MillraceError, match="is no function that another process can import"):
+    with refused("is no function that another process can import"):
         assert_loader_ok(loader)
-    with pytest.raises(MillraceError, match=r"loader is <.*\. Name it: 'train.py:loader'"):
+    with refused(r"loader is <.*\. Name it: 'train.py:loader'"):
         audit.check(loader)
-    with pytest.raises(MillraceError, match=r"only is 'DP9'\. Give a list"):
+    with refused(r"only is 'DP9'\. Give a list"):
         audit.check("tests.audit.plain:good", only="DP9")
 
 

@@ -29,7 +29,7 @@ def verify(folder: Path, findings: list[Finding], *flags: str, look: Result | No
 
 
 @pytest.mark.parametrize(
-    ("findings", "flags", "code", "words"),
+    "findings, flags, code, words",
     [
         ([], [], 0, ""),
         ([Finding("DP2", "not decidable", "no index")], [], 0, ""),
@@ -87,7 +87,7 @@ def test_an_ignored_fail_stands_on_the_page_with_its_reason(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("status", "text"),
+    "status, text",
     [
         ("raised", "KeyError: 'x'"),
         ("hung", "no end after 30 s"),

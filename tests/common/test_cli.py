@@ -30,7 +30,7 @@ def said(capsys: pytest.CaptureFixture[str], error: BaseException, code: int = 1
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    "name, shown",
     [
         ("italy", "italy"),
         ("Österreich/日本", "Österreich/日本"),
@@ -57,7 +57,7 @@ def test_names_of_others_leave_the_terminal_as_it_is(capsys, name, shown):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    "arguments, text",
     [
         (("problem",), "problem"),
         (("problem", "file"), "file: problem"),
@@ -70,7 +70,7 @@ def test_an_error_is_one_line_with_and_without_its_parts(capsys, arguments, text
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    "error, words",
     [
         (errno.ENOSPC, "results/x.tar: the disk is full"),
         (errno.EDQUOT, "results/x.tar: the disk is full"),
@@ -169,7 +169,7 @@ def test_the_help_shows_every_default_and_no_missing_one():
 
 
 @pytest.mark.parametrize(
-    ("kinds", "texts"),
+    "kinds, texts",
     [
         (
             (cli.positive_float, cli.positive_int),
@@ -209,9 +209,7 @@ def test_the_time_that_is_left_is_that_of_what_is_left(monkeypatch):
     assert "(25 %), 0:03:00 left, 0.0417 hours/s" in progress.line()
 
 
-@pytest.mark.parametrize(
-    ("total", "done"), [(0, 0), (0, 5), (10, 0), (1, 1e-12), (1e12, 1), (5, 7)]
-)
+@pytest.mark.parametrize("total, done", [(0, 0), (0, 5), (10, 0), (1, 1e-12), (1e12, 1), (5, 7)])
 def test_progress_copes_with_odd_totals(total, done):
     progress = cli.Progress(total, "hours", "x")
     progress.advance(done)
@@ -261,7 +259,7 @@ def test_a_loader_worker_that_dies_while_a_line_is_logged_ends_the_step(capsys):
 
 
 @pytest.mark.parametrize(
-    ("end", "words"),
+    "end, words",
     [
         ("(pid 71) is killed by signal: Killed", "was killed by SIGKILL. Probably memory"),
         ("(pid 71) is killed by signal: Aborted", "was killed by SIGABRT. A library has crashed"),

@@ -6,7 +6,7 @@ from millrace.common.error_rates import ErrorCounts, count_errors, error_rates, 
 
 
 @pytest.mark.parametrize(
-    ("reference", "hypothesis", "cer", "wer"),
+    "reference, hypothesis, cer, wer",
     [
         ("the house is adjourned", "the house is a journed", 1 / 22, 2 / 4),
         ("Äpfel, Birnen", "Apfel Birnen", 2 / 13, 1 / 2),
@@ -47,7 +47,7 @@ def test_lists_of_different_lengths_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("text", "spoken"),
+    "text, spoken",
     [
         ("L’écouter:  Désolé — je\tn'ai\u00a0PAS!", "l écouter désolé je n ai pas"),
         ("\ufb01ne ＡＢＣ Straße", "fine abc strasse"),

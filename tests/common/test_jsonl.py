@@ -61,7 +61,7 @@ NOTHING = (b"", b" \n\t", b"\0" * 4096, b"\xef\xbb\xbf", b"\xef\xbb\xbf \r\n")
 
 
 @pytest.mark.parametrize(
-    ("raw", "reason", "words"),
+    "raw, reason, words",
     [
         *((raw, EMPTY, "") for raw in NOTHING),
         (b'{\n "a": 1,\n "text', DAMAGED, "cut off at line 3, column 7: what follows is missing"),
@@ -116,7 +116,7 @@ def test_nan_and_infinity_are_read_and_counted():
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"),
+    "number, kind",
     [
         ("123456789012345678901234567890", float),
         ("-9223372036854775809", float),

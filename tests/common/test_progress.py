@@ -8,7 +8,7 @@ from millrace.common import progress
 
 
 @pytest.mark.parametrize(
-    ("values", "line"),
+    "values, line",
     [
         (
             (120, 600, "steps", 192.4, "loss 3.2100", "35.2 samples/s"),

@@ -14,7 +14,7 @@ RECORDS = {"H5, on_group": 120, "H5, on_demand": 120}
 
 
 @pytest.mark.parametrize(
-    ("only", "images"),
+    "only, images",
     [
         ("h5", RECORDS),
         ("image_folder", {"image folder": 6}),

@@ -149,7 +149,7 @@ def test_train_is_shuffled_by_the_seed_and_a_permutation_of_its_images(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("split", "files", "lengths"),
+    "split, files, lengths",
     [
         ("train", 30, [1] * 21),
         ("train", 2, [11, 10]),
@@ -283,9 +283,7 @@ def test_a_rotation_is_counted_and_not_applied(tmp_path):
         assert odd == ["exif_orientation"] * (2 <= orientation <= 8)
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"), [(np.uint16, "I;16"), (np.int32, "I"), (np.float32, "F")]
-)
+@pytest.mark.parametrize("kind, mode", [(np.uint16, "I;16"), (np.int32, "I"), (np.float32, "F")])
 def test_pixels_of_more_than_eight_bits_are_counted_as_cut(kind, mode):
     stored = io.BytesIO()
     Image.fromarray(np.full((4, 4), 300, kind)).save(stored, "TIFF")
@@ -418,7 +416,7 @@ def disjoint(raw: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    "make, words",
     [
         (lambda raw: flat(raw, ["a", "b"]), "synset_labels.txt: 2 lines for 4 images"),
         (

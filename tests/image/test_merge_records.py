@@ -206,7 +206,7 @@ def test_a_conversion_after_a_change_gives_the_bytes_of_one_from_the_beginning(
 
 
 @pytest.mark.parametrize(
-    ("place", "words"),
+    "place, words",
     [
         ("nowhere", "image.raw_data_dir: nowhere does not exist; expected there: train/<class>/"),
         ("raw/train", "set it to raw"),

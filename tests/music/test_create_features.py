@@ -171,7 +171,7 @@ def test_an_mp3_that_is_cut_is_damaged(tmp_path, tag, rate, channels):
 
 
 @pytest.mark.parametrize(
-    ("begin", "name", "flags", "bytes_more", "is_cut"),
+    "begin, name, flags, bytes_more, is_cut",
     [
         (b"\xff", b"Xing", 3, 100, True),
         (b"\xff", b"Info", 15, 100, True),

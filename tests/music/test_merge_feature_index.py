@@ -167,7 +167,7 @@ LEAKS = ("1 clique of train that is also in test", "3 recordings of train that a
 
 
 @pytest.mark.parametrize(
-    ("on_leak", "verdict", "cliques"), [("reject", "rejected", 1), ("keep", "kept", 2)]
+    "on_leak, verdict, cliques", [("reject", "rejected", 1), ("keep", "kept", 2)]
 )
 def test_leaks_leave_train_or_stay_and_are_said(tree, capsys, on_leak, verdict, cliques):
     write_tree(tree, LEAKING)

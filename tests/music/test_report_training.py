@@ -43,7 +43,7 @@ def evaluation(epoch: int, comp: float, precision: float, rank: float) -> str:
     return json.dumps({"event": "eval", "metrics": {**metrics, "hpar/epoch": epoch}}) + "\n"
 
 
-@pytest.mark.parametrize(("quantity", "best"), [("m_COMP", "0.500 2.00"), ("m_MAP", "0.600 3.00")])
+@pytest.mark.parametrize("quantity, best", [("m_COMP", "0.500 2.00"), ("m_MAP", "0.600 3.00")])
 def test_the_page_compares_the_untrained_model_with_the_best_epoch(tmp_path, quantity, best):
     folder = tmp_path / "tiny"
     folder.mkdir()

@@ -19,6 +19,7 @@ from millrace.music.models.published import load_published
 from millrace.music.training import conf, run
 from millrace.music.training.task import VersionTask
 from tests.music.versions import SIZES, TINY, corpus, overrides
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
 
@@ -112,7 +113,7 @@ def test_a_run_ends_at_min_lr_and_says_so(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    "override, message",
     [
         ("fabric.ngpus=2", "fabric.nnodes 1 x fabric.ngpus 2 make 2, but 1 process was started"),
         ("fabric.nnodes=2", "fabric.nnodes 2 x fabric.ngpus 1 make 2, but 1 process was started"),
@@ -137,7 +138,7 @@ def test_a_run_without_a_name_is_refused(capsys):
 
 def test_a_split_without_two_cliques_is_refused_by_its_file(tmp_path):
     corpus(tmp_path, {**SIZES, "valid": (1, 2)})
-    with pytest.raises(MillraceError, match=r"valid\.json: 1 clique of two recordings"):
+    with refused(r"valid\.json: 1 clique of two recordings"):
         run.run(conf.read(overrides(tmp_path)), tmp_path / "run")
 
 

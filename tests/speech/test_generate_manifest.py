@@ -133,7 +133,7 @@ def test_repairs_of_one_transcript_outlive_the_next(chain):
     assert generate(chain)["repaired"]["cer_computed"] == 4
 
 
-@pytest.mark.parametrize(("normalise", "cer", "wer"), [("True", 0.0, 0.0), ("False", 4 / 15, 1.0)])
+@pytest.mark.parametrize("normalise, cer, wer", [("True", 0.0, 0.0), ("False", 4 / 15, 1.0)])
 def test_a_missing_cer_is_that_of_normalised_texts(chain, normalise, cer, wer):
     texts = {"human_text": "Order, Minister", "asr_text": "order minister.", "cer": None}
     edit(chain.aligned("germany", "one"), lambda value: value["segments"][0].update(texts))
@@ -263,7 +263,7 @@ def test_what_is_rejected_by_hand_is_listed(italy, capsys):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    "spoil, words",
     [
         (lambda folder: None, "italy_manifest.csv: the manifest is there, with its statuses"),
         (

@@ -268,7 +268,7 @@ def test_odd_names_and_reasons_are_shown_and_stay_text(tmp_path):
         assert tags <= {"defs", "style", "g", "path", "use", "text", "clipPath", "rect"}
 
 
-@pytest.mark.parametrize(("countries", "segments"), [(1, 1), (0, 0), (1, 0), (3, 0)])
+@pytest.mark.parametrize("countries, segments", [(1, 1), (0, 0), (1, 0), (3, 0)])
 def test_without_rejects_or_segments_there_is_a_page(tmp_path, countries, segments):
     corpus = Corpus(tmp_path)
     for number in range(countries):

@@ -215,7 +215,7 @@ def test_deletes_are_refused_above_the_share_and_allowed_by_a_flag(tmp_path, cap
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes, words",
     [
         ({"repo": "speech"}, "not a repository"),
         ({"repo": "a/b/c"}, "not a repository"),

@@ -53,7 +53,7 @@ def test_a_list_is_none_of_files_if_none_is_there_and_a_spare_one_is_not_needed(
     assert (rows["missing"], rows["paths"], rows["names"]) == (1, 2, [gone[0]])
 
 
-@pytest.mark.parametrize(("sampler", "is_usual"), [([0, 1, 2, 3], True), ([0, 9, 1, 2], False)])
+@pytest.mark.parametrize("sampler, is_usual", [([0, 1, 2, 3], True), ([0, 9, 1, 2], False)])
 def test_batches_are_made_in_several_orders_of_indices_below_the_length(sampler, is_usual):
     loader = DataLoader(plain.Squares(4), batch_size=2, sampler=sampler)
     seen = contract.collate(loader, time.monotonic() + 60)
@@ -90,7 +90,7 @@ def test_the_room_is_what_is_free_and_a_length_is_counted_in_time(tmp_path, monk
     assert counted == [2, None]
 
 
-@pytest.mark.parametrize(("drop_last", "sizes"), [(True, [2, 2]), (False, [2, 2, 1])])
+@pytest.mark.parametrize("drop_last, sizes", [(True, [2, 2]), (False, [2, 2, 1])])
 def test_a_stream_leaves_out_its_last_samples_as_the_loader_does(drop_last, sizes):
     loader = SimpleNamespace(dataset=range(5), batch_size=2, drop_last=drop_last)
     assert list(map(len, contract._stream(loader))) == sizes
@@ -109,7 +109,7 @@ def test_lengths_that_stay_on_the_cpu_are_not_missed():
 
 
 @pytest.mark.parametrize(
-    ("is_trained", "is_frozen", "word"),
+    "is_trained, is_frozen, word",
     [(True, False, "raised"), (True, True, "taken"), (False, False, "raised")],
 )
 def test_a_model_is_called_as_it_trains(rank, is_trained, is_frozen, word):
@@ -127,7 +127,7 @@ def test_a_model_that_says_how_it_trains_is_called_so_and_one_row_is_taken_of_wh
     assert (len(alone.x), len(alone.table), len(batch.x)) == (1, 9, 4)
 
 
-@pytest.mark.parametrize(("method", "sent"), [("forkserver", "forkserver"), ("fork", "spawn")])
+@pytest.mark.parametrize("method, sent", [("forkserver", "forkserver"), ("fork", "spawn")])
 def test_samples_are_sent_by_the_start_method_of_the_loader(rank, monkeypatch, method, sent):
     monkeypatch.setattr(methods, "_run", lambda loader, drawn, by, rank: by)
     # Later tests start workers as they did before.
@@ -142,7 +142,7 @@ def test_samples_are_sent_by_the_start_method_of_the_loader(rank, monkeypatch, m
     assert methods._unpicklable_parts(plain.shared()) == []
 
 
-@pytest.mark.parametrize(("replicas", "seen"), [(1, 3), (2, 1), (0, 1)])
+@pytest.mark.parametrize("replicas, seen", [(1, 3), (2, 1), (0, 1)])
 def test_a_sampler_of_one_rank_would_be_shared_by_all(rank, replicas, seen):
     data = plain.Squares(12)
     sampler = None
@@ -200,7 +200,7 @@ def remembering(most: int | None) -> plain.Squares:
 
 
 @pytest.mark.parametrize(
-    ("get", "place"),
+    "get, place",
     [
         (lambda index: index % 9, 3),
         (lambda index: index if index < 12 else index - 8, None),  # another one for what is not
@@ -211,7 +211,7 @@ def test_indices_wrap_around_only_if_all_begins_again(get, place):
 
 
 @pytest.mark.parametrize(
-    ("data", "most"),
+    "data, most",
     [
         (plain.Squares(), None),
         (Cached(), 70),
@@ -246,7 +246,7 @@ GROWING |= {"workers": 2, "ranks": 1, "persistent": False, "split": False, "most
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict", "factor"),
+    "changes, verdict, factor",
     [
         ({}, "pass", 1),
         ({"ranks": 4}, "pass", 4),  # each rank's workers read all samples
@@ -271,7 +271,7 @@ def test_memory_is_extrapolated_to_all_workers_and_ranks(changes, verdict, facto
     assert f": {total} for 1000 samples x {factor} (" in finding.cause
 
 
-@pytest.mark.parametrize(("most", "verdict"), [(50, "pass"), (None, "fail"), (0, "not decidable")])
+@pytest.mark.parametrize("most, verdict", [(50, "pass"), (None, "fail"), (0, "not decidable")])
 def test_growth_that_ends_at_the_bound_that_the_source_names_is_none(most, verdict):
     new = grown(min(at, 60) for at in range(80))
     assert verdict_on("DP9", memory=[GROWING | {"new": new, "most": most, "ranks": 30}]) == verdict
@@ -292,7 +292,7 @@ def test_growth_that_ebbs_away_is_none():
 
 
 @pytest.mark.parametrize(
-    ("missing", "needed", "verdict", "cause"),
+    "missing, needed, verdict, cause",
     [
         (0, True, "pass", "no file of 4 in rows is missing"),
         (1, True, "fail", "1 of 4 files in rows are missing: a.txt"),
@@ -307,7 +307,7 @@ def test_files_that_are_missing_are_told_even_if_they_are_not_needed(
 
 
 @pytest.mark.parametrize(
-    ("seen", "verdict"),
+    "seen, verdict",
     [
         ({"batches": 0}, "not applicable"),
         ({"batches": 0, "raised": {"text": "KeyError: 1"}}, "not decidable"),
@@ -324,7 +324,7 @@ PINNED = {"type": "dict", "pinned": 2, "none": False, "missed": [], "lost": []}
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict", "words"),
+    "changes, verdict, words",
     [
         ({}, "pass", "2 tensors are pinned"),
         ({"missed": ["x"]}, "fail", "not pinned: x"),
@@ -350,7 +350,7 @@ RAISED = {"raised": {"text": "RuntimeError: no"}}
 
 
 @pytest.mark.parametrize(
-    ("own", "runs", "verdict", "words"),
+    "own, runs, verdict, words",
     [
         (None, [FORK, FORK, FORK], "pass", "equal samples under fork and spawn"),
         (None, [FORK, FORK, OTHER], "fail", "differ from those of fork in x"),
@@ -371,7 +371,7 @@ def test_start_methods_are_compared_by_what_they_all_give(own, runs, verdict, wo
 
 
 @pytest.mark.parametrize(
-    ("own", "sent", "verdict"),
+    "own, sent, verdict",
     [
         (None, FORK, "not decidable"),
         (None, OTHER, "fail"),
@@ -388,7 +388,7 @@ def test_files_that_are_open_before_a_fork_are_shared(own, sent, verdict):
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict", "words"),
+    "changes, verdict, words",
     [
         ({}, "pass", "len is 12"),
         ({"samples": None}, "not applicable", "no len"),
@@ -432,7 +432,7 @@ IN_FLIGHT |= {"steps": 100, "strategy": "file_descriptor", "files": 10_000, "ope
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict", "batches"),
+    "changes, verdict, batches",
     [
         ({}, "pass", 8),  # 2 workers x 3, and 2 in the loop
         ({"ranks": 3}, "pass", 24),
@@ -450,7 +450,7 @@ def test_shared_memory_is_that_of_the_batches_of_all_ranks(changes, verdict, bat
 
 
 @pytest.mark.parametrize(
-    ("changes", "cause"), [({"workers": 0}, "num_workers is 0"), ({"shm": None}, "no /dev/shm")]
+    "changes, cause", [({"workers": 0}, "num_workers is 0"), ({"shm": None}, "no /dev/shm")]
 )
 def test_without_shared_memory_there_is_nothing_to_check(changes, cause):
     [finding] = judged("DP15", contract=[IN_FLIGHT | changes])
@@ -458,7 +458,7 @@ def test_without_shared_memory_there_is_nothing_to_check(changes, cause):
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict"),
+    "changes, verdict",
     [
         ({}, "pass"),
         ({"files": 77}, "fail"),
@@ -481,7 +481,7 @@ def epoch(steps: list[int], ended: bool = True, length: int | None = None) -> di
 
 
 @pytest.mark.parametrize(
-    ("samples", "replicas", "step"),
+    "samples, replicas, step",
     [(17, 2, 2), (18, 2, 2), (16, 2, None), (17, 1, 4), (19, 2, None), (33, 4, 2), (None, 1, None)],
 )
 def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas, step):
@@ -503,7 +503,7 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
 
 
 @pytest.mark.parametrize(
-    ("entry", "ranks", "words"),
+    "entry, ranks, words",
     [
         (
             "DP7",
@@ -523,7 +523,7 @@ def test_the_rank_that_a_finding_speaks_of_is_named(entry, ranks, words):
 
 
 @pytest.mark.parametrize(
-    ("is_wrapped", "length", "verdict"),
+    "is_wrapped, length, verdict",
     [
         (True, 6, "not decidable"),
         (True, 9, "not decidable"),  # 3 are dropped
@@ -555,7 +555,7 @@ def test_an_epoch_that_was_left_or_has_no_length_is_not_counted(read):
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "verdict"),
+    "first, second, verdict",
     [
         (epoch([4], length=1), epoch([], length=1), "fail"),
         (epoch([4], length=1), epoch([], ended=False, length=1), "pass"),
@@ -572,7 +572,7 @@ def test_a_loader_with_a_length_gives_steps_in_each_epoch(first, second, verdict
 
 
 @pytest.mark.parametrize(
-    ("norms", "verdict"),
+    "norms, verdict",
     [
         ({"norms": []}, "pass"),
         ({"norms": ["bn"]}, "not decidable"),
@@ -591,7 +591,7 @@ def dropping(samples: int, replicas: int = 1) -> dict:
     return {"samples": samples, "batch_size": 8, "drop_last": True, "replicas": replicas}
 
 
-@pytest.mark.parametrize(("name", "verdict"), [("train", "pass"), ("val", "fail")])
+@pytest.mark.parametrize("name, verdict", [("train", "pass"), ("val", "fail")])
 def test_samples_that_drop_last_loses_are_counted_for_the_loader_that_loses_them(name, verdict):
     whole, losing = (dropping(samples) for samples in (24, 29))
     seen = {"train": whole, "val": whole, name: losing}
@@ -600,7 +600,7 @@ def test_samples_that_drop_last_loses_are_counted_for_the_loader_that_loses_them
 
 
 @pytest.mark.parametrize(
-    ("samples", "lost"),
+    "samples, lost",
     [
         (46, 14),  # 23 on each rank
         (45, 13),  # the same, one of which is repeated
@@ -650,7 +650,7 @@ def test_a_check_whose_probe_did_not_end_well_says_which_and_why():
     assert judged("DP4", contract=[None])[0].verdict == "not applicable"
 
 
-@pytest.mark.parametrize(("deaths", "is_said"), [(1, False), (2, True)])
+@pytest.mark.parametrize("deaths, is_said", [(1, False), (2, True)])
 def test_workers_of_another_start_method_fail_if_they_die_twice(
     monkeypatch, tmp_path, deaths, is_said
 ):

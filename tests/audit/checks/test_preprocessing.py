@@ -34,7 +34,7 @@ from tests.audit.running import judged, probed, target_of, verdict_on
 
 
 @pytest.mark.parametrize(
-    ("shape", "axis"),
+    "shape, axis",
     [
         ((2, 3, 8, 8), 1),
         ((2, 8, 8, 3), 3),
@@ -96,7 +96,7 @@ def failed(verdicts: dict[str, str]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "bug"),
+    "kind, bug",
     [
         ("plain", ""),
         ("good", ""),
@@ -121,15 +121,13 @@ def test_images(verdicts, root, kind, bug):
     assert failed(verdicts("pictures", kind=kind, root=root)) == {*bug.split()}
 
 
-@pytest.mark.parametrize(
-    ("kind", "bug"), [("good", ""), ("turned good", "DP11"), ("twice", "DP12")]
-)
+@pytest.mark.parametrize("kind, bug", [("good", ""), ("turned good", "DP11"), ("twice", "DP12")])
 def test_images_in_lists(verdicts, root, kind, bug):
     assert failed(verdicts("pictures", kind=kind, root=root, as_list=True)) == {*bug.split()}
 
 
 @pytest.mark.parametrize(
-    ("kind", "expect", "verdict"),
+    "kind, expect, verdict",
     [
         ("plain", "0-1", "pass"),
         ("good", "0-1", "fail"),
@@ -172,7 +170,7 @@ def seen(*steps: dict, expect: str = "", fields: tuple[dict, ...] = ()) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("highest", "changes", "expect", "verdict"),
+    "highest, changes, expect, verdict",
     [
         (1 / 255, {}, "", "not decidable"),
         (1 / 255, {}, "0-1", "fail"),
@@ -234,7 +232,7 @@ FIXES = {
 
 
 @pytest.mark.parametrize(
-    ("entry", "steps", "verdict"),
+    "entry, steps, verdict",
     [
         # What takes arrays may scale them itself.
         ("DP12", [step("Normalize", kind="array", min=0, max=255, **NORMALIZE)], "not applicable"),
@@ -274,7 +272,7 @@ def test_a_transform_is_judged_by_what_it_took_and_what_was_before(entry, steps,
 
 
 @pytest.mark.parametrize(
-    ("highest", "mean", "words"),
+    "highest, mean, words",
     [
         (255, 0.5, "Normalize takes 0..255, its constants are for 0..1"),
         (1, 127.0, "Normalize takes 0..1, its constants are for 0..255"),
@@ -301,7 +299,7 @@ def test_an_image_that_to_tensor_did_not_scale_is_named_by_it():
 
 
 @pytest.mark.parametrize(
-    ("train", "val", "constants", "is_blamed"),
+    "train, val, constants, is_blamed",
     [
         (True, True, [3], True),
         (True, True, [1], True),
@@ -324,7 +322,7 @@ def test_constants_of_both_splits_are_blamed_if_they_may_be_those_of_a_field(
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict"),
+    "changes, verdict",
     [
         ({"min": [-1.8] * 3}, "pass"),
         ({"min": [-3.0] * 3}, "fail"),
@@ -360,7 +358,7 @@ def test_the_figures_of_batches_are_those_of_all_their_values():
     assert seen == {"min": -1, "max": 2}
 
 
-@pytest.mark.parametrize(("seconds", "is_whole"), [(3.0, True), (1.0, False)])
+@pytest.mark.parametrize("seconds, is_whole", [(3.0, True), (1.0, False)])
 def test_what_was_read_until_the_time_was_over_is_not_whole(tmp_path, seconds, is_whole):
     rank = Clock(0, 1, tmp_path, 0.0, seconds=[seconds])
     rows = [{"id": "a", "x": torch.rand(4)}] * 3
@@ -389,7 +387,7 @@ def test_files_with_pictures_or_sound_are_known_by_their_endings(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mean", "std", "is_read"),
+    "mean, std, is_read",
     [
         (2.9, 1.0, True),
         (-3.1, 1.0, False),
@@ -409,7 +407,7 @@ def test_both_sets_are_read_whole_if_their_values_are_normalised(tmp_path, mean,
     assert ("train" in seen, "val" in seen) == (is_read, is_read)
 
 
-@pytest.mark.parametrize(("other", "answer"), [(0.9, ""), (0.7, "BGR")])
+@pytest.mark.parametrize("other, answer", [(0.9, ""), (0.7, "BGR")])
 def test_channels_that_answer_to_two_colours_have_no_order(other, answer):
     lit = {"red": [0.0, 0.0, 1.0], "green": [0.0, 1.0, other], "blue": [1.0, 0.0, 0.0]}
     assert order(lit) == answer
@@ -417,7 +415,7 @@ def test_channels_that_answer_to_two_colours_have_no_order(other, answer):
     assert not answer or finding.cause.endswith("is channel 2")
 
 
-@pytest.mark.parametrize(("flags", "is_painted"), [(set(), True), ({1}, True), ({0}, False)])
+@pytest.mark.parametrize("flags, is_painted", [(set(), True), ({1}, True), ({0}, False)])
 def test_opencv_reads_colours_unless_it_is_asked_for_something_else(flags, is_painted):
     painted = object.__new__(Painted)
     painted.colour = (1, 2, 3)
@@ -427,7 +425,7 @@ def test_opencv_reads_colours_unless_it_is_asked_for_something_else(flags, is_pa
 
 
 @pytest.mark.parametrize(
-    ("mode", "is_painted"), [("RGB", True), ("RGBA", True), ("LA", False), ("P", False)]
+    "mode, is_painted", [("RGB", True), ("RGBA", True), ("LA", False), ("P", False)]
 )
 def test_pil_reads_colours_but_for_masks(mode, is_painted):
     painted = object.__new__(Painted)
@@ -443,7 +441,7 @@ def test_the_order_of_colours_that_are_in_memory_is_open(verdicts):
 
 
 @pytest.mark.parametrize(
-    ("kind", "left", "verdict"),
+    "kind, left, verdict",
     [
         *(("answer", left, "pass") for left in (False, True)),
         *(
@@ -457,7 +455,7 @@ def test_labels(verdicts, kind, left, verdict):
     assert verdicts("tokens", kind=kind, left=left)["labels"] == verdict
 
 
-@pytest.mark.parametrize(("shared", "verdict"), [(3, "pass"), (4, "not decidable")])
+@pytest.mark.parametrize("shared, verdict", [(3, "pass"), (4, "not decidable")])
 def test_an_opening_of_four_tokens_that_all_texts_share_may_be_a_prompt(shared, verdict):
     texts = [[*range(10, 10 + shared), number, 2] for number in (20, 30)]
     rows = [{"ids": text, "labels": text, "mask": [1] * len(text), "alone": None} for text in texts]
@@ -478,7 +476,7 @@ AUDIO = [1, 9, 9, 2]
 
 
 @pytest.mark.parametrize(
-    ("rows", "pad", "verdict", "words"),
+    "rows, pad, verdict, words",
     [
         # A label may be the next token, as a loss that does not shift wants it.
         ([shifted(row([5, 6, 20, 2], "..xx"))], 0, "pass", "2 tokens trained on in 1 row"),
@@ -579,7 +577,7 @@ def test_constants_of_a_scaler_are_found():
 
 
 @pytest.mark.parametrize(
-    ("factory", "args", "verdict"),
+    "factory, args, verdict",
     [
         ("parts", {"kind": "subset"}, "pass"),
         ("parts", {"kind": "subset", "first": 195}, "fail"),
@@ -605,7 +603,7 @@ def test_constants_of_training_are_right(verdicts):
     assert not failed(verdicts("tables", val=True, kind="train"))
 
 
-@pytest.mark.parametrize(("kind", "name"), [("all", "train + val"), ("val", "val")])
+@pytest.mark.parametrize("kind, name", [("all", "train + val"), ("val", "val")])
 def test_the_split_that_constants_were_fitted_on_is_named(findings, kind, name):
     [fail] = [each for each in findings("tables", val=True, kind=kind) if each.verdict == "fail"]
     means = fail.evidence["means"]

@@ -26,7 +26,7 @@ RECORD = Part(1, ["a"])
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "record"),
+    "kind, value, record",
     [
         (Part, {**PART, "what no check asks for": 2}, RECORD),
         (Part, {"size": 1}, Part(1, [])),

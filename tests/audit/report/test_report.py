@@ -91,7 +91,7 @@ def test_an_entry_without_a_finding_is_no_pass_and_a_wrong_name_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "look", "strict", "code"),
+    "verdicts, look, strict, code",
     [
         ({"DP1": "pass", "DP5": "not applicable"}, "ok", True, 0),
         ({"DP1": "fail"}, "ok", False, 1),
@@ -144,7 +144,7 @@ OVER = {"text": "the 10 s are over"}
 
 
 @pytest.mark.parametrize(
-    ("ended", "late", "needed"),
+    "ended, late, needed",
     [
         # Four times as slow as usual: methods need 14 s, and have 0.4 of the time.
         ({"look": 1.2}, {"methods": 0.0}, 40),

@@ -83,7 +83,7 @@ def statuses(guard: Guard, name: str, **options) -> tuple[list[str], dict]:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "expected", "text"),
+    "name, options, expected, text",
     [
         ("good", {}, ["ok", "ok"], ""),
         ("Module", {"ranks": 1}, ["ok", "ok"], ""),
@@ -121,7 +121,7 @@ def test_a_loader_ends_in_time_and_leaves_nothing(guard, place, name, options, e
 
 
 @pytest.mark.parametrize(
-    ("name", "timeout", "status", "words"),
+    "name, timeout, status, words",
     [
         ("sleeping", 10, "hung", ["plain.py", "in __getitem__"]),
         ("stopped", 8, "hung", ["plain.py", "in stopped"]),
@@ -180,7 +180,7 @@ def test_of_ranks_that_have_ended_the_first_one_is_blamed(tmp_path, answers):
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "seconds", "stands"),
+    "name, error, seconds, stands",
     [
         ("look", {"busy": False}, 1.0, True),
         ("look", {"busy": True}, 1.0, False),
@@ -240,7 +240,7 @@ def test_the_callers_seeds_stay(guard):
 
 
 @pytest.mark.parametrize(
-    ("method", "signal_number"),
+    "method, signal_number",
     [
         ("fork", signal.SIGKILL),
         pytest.param("fork", signal.SIGINT, marks=pytest.mark.slow),
@@ -271,7 +271,7 @@ def test_an_audit_that_is_killed_leaves_nothing(place, method, signal_number):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a /dev/shm of its own needs root")
 @pytest.mark.parametrize(
-    ("name", "method"),
+    "name, method",
     [
         ("vanishing", "fork"),
         pytest.param("sleeping", "spawn", marks=pytest.mark.long),
@@ -321,7 +321,7 @@ def test_a_library_of_the_loader_is_imported_once_for_all_probes(tmp_path, monke
     assert len(set(seeds)) > 1
 
 
-@pytest.mark.parametrize(("length", "is_short"), [(40, True), (41, False)])
+@pytest.mark.parametrize("length, is_short", [(40, True), (41, False)])
 def test_scratch_lies_in_tmpdir_unless_its_path_is_too_long(monkeypatch, length, is_short):
     folder = "/" + "t" * (length - 1)
     monkeypatch.setattr(tempfile, "tempdir", folder)

@@ -26,7 +26,7 @@ while starved in (os.getpid(), os.getppid()):
 
 
 @pytest.mark.parametrize(
-    ("works", "is_busy"),
+    "works, is_busy",
     [
         (STARVES, True),  # it would, on a machine that is less busy
         ("while True: pass", True),
@@ -43,7 +43,7 @@ def test_a_process_is_busy_if_it_computes(works, is_busy):
     assert busy == is_busy
 
 
-@pytest.mark.parametrize(("looks", "is_busy"), [(2, False), (3, True)])
+@pytest.mark.parametrize("looks, is_busy", [(2, False), (3, True)])
 def test_processes_are_busy_if_one_computes_more_than_a_tenth(monkeypatch, looks, is_busy):
     runs = iter([True] * looks + [False] * 20)
     monkeypatch.setattr(linux, "_runs", lambda pid: pid == 2 and next(runs))

@@ -117,9 +117,7 @@ class Wrapper:
             yield {"own": torch.cat([part["index"] for part in batches[at : at + self.joined]])}
 
 
-@pytest.mark.parametrize(
-    ("kept", "joined", "is_known"), [(1, 1, True), (2, 1, False), (0, 2, False)]
-)
+@pytest.mark.parametrize("kept, joined, is_known", [(1, 1, True), (2, 1, False), (0, 2, False)])
 def test_a_wrapper_that_keeps_a_batch_gives_its_loaders_in_turn(rank, kept, joined, is_known):
     tap = Listener(Wrapper(kept, joined), rank)
     batches = list(tap.epoch())
@@ -138,7 +136,7 @@ class Steps:
 
 
 @pytest.mark.parametrize(
-    ("data", "steps", "is_left"),
+    "data, steps, is_left",
     [
         (plain.Squares(6), 2, True),
         (plain.Squares(6), 3, False),  # nobody asked it for its end
@@ -204,7 +202,7 @@ def test_a_generator_that_a_sample_seeds_has_not_begun_as_its_copy(rng, rank):
 
 
 @pytest.mark.parametrize(
-    ("name", "seed"),
+    "name, seed",
     [
         ("torch", lambda: torch.manual_seed(7)),
         ("python", lambda: random.seed(7)),
@@ -232,7 +230,7 @@ def test_a_note_stays_as_it_is_while_the_next_batch_is_made():
 
 
 @pytest.mark.parametrize(
-    ("own", "given"),
+    "own, given",
     [
         ({"timeout": 9, "persistent_workers": True}, 0),
         ({"num_workers": 0}, 1),
@@ -288,7 +286,7 @@ def test_persistent_workers_read_the_next_epoch_too_if_there_is_time(tmp_path, s
     assert (not first & second) == tap.lost_workers == (not seconds)
 
 
-@pytest.mark.parametrize(("slowest", "is_lost"), [(2499.7, False), (2499.9, True)])
+@pytest.mark.parametrize("slowest, is_lost", [(2499.7, False), (2499.9, True)])
 def test_persistent_workers_need_time_for_what_they_were_asked_for(tmp_path, slowest, is_lost):
     """Two batches are under way, and two are to be read: four times the slowest, and a second."""
     loader = plain.good(num_workers=1, persistent_workers=True, prefetch_factor=2)
@@ -303,7 +301,7 @@ def test_one_epoch_goes_on_with_an_iterator_and_the_next_is_a_new_one(rank):
     assert [list(tap.epoch()), list(tap.epoch())] == [["c"], ["a", "b", "c"]]
 
 
-@pytest.mark.parametrize(("share", "batches"), [(1.0, 20), (0.5, 10)])
+@pytest.mark.parametrize("share, batches", [(1.0, 20), (0.5, 10)])
 def test_an_epoch_leaves_time_for_the_next(monkeypatch, share, batches):
     clock = SimpleNamespace(monotonic=count(0, 1e-3).__next__)
     monkeypatch.setattr("millrace.audit.runner.listener.time", clock)
@@ -313,7 +311,7 @@ def test_an_epoch_leaves_time_for_the_next(monkeypatch, share, batches):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    "one, other",
     [
         (torch.zeros(2), torch.zeros(2, 1)),
         (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
@@ -338,7 +336,7 @@ def test_contents_that_differ_have_other_digests(one, other):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    "one, other",
     [
         ({0, 8}, {8, 0}),
         ((1, [2]), [1, (2,)]),
@@ -367,13 +365,13 @@ def test_rows_of_a_request_are_names_and_no_indices_of_the_data_set():
     assert index_list([SimpleNamespace(id="cut-1")]) == ["cut-1"] and index_list("ab") == ["ab"]
 
 
-@pytest.mark.parametrize(("own", "given", "used"), [(5, None, 2), (1, None, 1), (0, 3, 3)])
+@pytest.mark.parametrize("own, given, used", [(5, None, 2), (1, None, 1), (0, 3, 3)])
 def test_two_workers_show_what_more_would_show(rank, own, given, used):
     assert Listener(plain.good(num_workers=own), rank, given).core.num_workers == used
 
 
 @pytest.mark.parametrize(
-    ("batch", "size"),
+    "batch, size",
     [
         ({"a": "x", "b": torch.zeros(4, 2)}, 4),
         (torch.tensor(3.0), 1),
@@ -416,7 +414,7 @@ def test_an_error_is_told_by_its_innermost_place_in_the_users_code():
 
 
 @pytest.mark.parametrize(
-    ("log", "why"),
+    "log, why",
     [
         (
             f"a\n{OF_A_CHILD}ValueError: one\n\n{OF_A_CHILD}ImportError: two\nb\n",

@@ -69,7 +69,7 @@ def by_name(*, rng: random.Random = RNG) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("value", "path"),
+    "value, path",
     [
         (SimpleNamespace(dtype="float32", steps=[{"a": 1}, (Slotted(),)]), "steps.1.0.rng"),
         (partial(print, file=Slotted()), "keywords.file.rng"),

@@ -134,7 +134,7 @@ def test_silence_and_hum_are_no_common_sound():
         assert matches.find(searched, Known(pieces({0: make(2)}, 1))) == []
 
 
-@pytest.mark.parametrize(("occurrences", "pairs"), [(64, 64), (65, 0)])
+@pytest.mark.parametrize("occurrences, pairs", [(64, 64), (65, 0)])
 def test_a_word_that_occurs_too_often_tells_nothing_apart(occurrences, pairs):
     known = Known(one(np.full(occurrences, 7, np.uint32)))
     assert len(known.equal(np.array([7], np.uint32))[0]) == pairs
@@ -154,7 +154,7 @@ def test_of_two_places_of_a_piece_the_longer_one_counts():
 
 
 @pytest.mark.parametrize(
-    ("equal", "bits", "is_found"),
+    "equal, bits, is_found",
     [(3, 3, True), (2, 3, False), (3, 6, True), (3, 7, False)],
 )
 def test_three_equal_words_show_a_copy_of_which_a_fifth_of_the_bits_may_differ(
@@ -166,7 +166,7 @@ def test_three_equal_words_show_a_copy_of_which_a_fifth_of_the_bits_may_differ(
     assert bool(matches.find(one(searched), Known(one(drawn)))) == is_found
 
 
-@pytest.mark.parametrize(("later", "is_found"), [(1, True), (2, False)])
+@pytest.mark.parametrize("later, is_found", [(1, True), (2, False)])
 def test_equal_words_a_step_later_are_of_the_same_copy(later, is_found):
     drawn = np.random.default_rng(5).integers(1, 1 << 32, 60 * SEARCHED_STEPS, np.uint32)
     searched = drawn[::SEARCHED_STEPS].copy()

@@ -85,7 +85,7 @@ def test_what_has_changed_is_sent_and_nothing_else(tmp_path, hub, shards, faults
 
 
 @pytest.mark.parametrize(
-    ("route", "fault"),
+    "route, fault",
     [("tree", "drop"), ("preupload", 500), ("batch", 500), ("put", 429), ("put", "drop")],
 )
 def test_where_files_are_listed_and_sent_the_client_tries_again(
@@ -97,7 +97,7 @@ def test_where_files_are_listed_and_sent_the_client_tries_again(
 
 
 @pytest.mark.parametrize(
-    ("route", "fault"),
+    "route, fault",
     [
         ("info", 500),
         ("create", 504),
@@ -120,7 +120,7 @@ def test_after_any_other_fault_the_same_command_sends_only_what_is_missing(
 
 
 @pytest.mark.parametrize(
-    ("route", "status", "words"),
+    "route, status, words",
     [
         ("info", 401, "accepts no token of yours .401 planned 401.*hf auth login"),
         ("commit", 401, "HF_TOKEN"),
@@ -283,7 +283,7 @@ def test_a_large_first_publication_is_whole_with_its_card_and_later_changes_are_
     assert tree(hub) == wanted(files)
 
 
-@pytest.mark.parametrize(("private", "refused"), [(True, True), (False, False)])
+@pytest.mark.parametrize("private, refused", [(True, True), (False, False)])
 def test_a_public_repository_is_refused_where_private_was_asked(hub, shards, private, refused):
     hub.api.create_repo(REPO, repo_type="dataset", private=False)
     files = shards(range(1))

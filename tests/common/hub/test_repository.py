@@ -8,8 +8,8 @@ import httpx2
 import pytest
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
-from millrace.common.errors import MillraceError
 from millrace.common.hub import repository
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("online")
 
@@ -33,7 +33,7 @@ def test_errors_are_told_without_signatures():
 
 
 @pytest.mark.parametrize(
-    ("cause", "words"),
+    "cause, words",
     [
         (OfflineModeIsEnabled("x"), "HF_HUB_OFFLINE is set, so the client sends nothing. Unset it"),
         (IsADirectoryError(21, "Is a directory", "/data/a.tar"), "/data/a.tar: Is a directory."),
@@ -76,5 +76,5 @@ class Public:
 
 
 def test_a_repository_that_turns_out_to_be_public_once_created_is_refused():
-    with pytest.raises(MillraceError, match="public, and private was asked"):
+    with refused("public, and private was asked"):
         repository.Repository(Public(), "me/x", "dataset").create()

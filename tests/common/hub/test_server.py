@@ -150,7 +150,7 @@ def test_ten_thousand_files_are_listed(hub):
 
 
 @pytest.mark.parametrize(
-    ("ask", "error"),
+    "ask, error",
     [
         (
             lambda api: api.repo_info("me/other", repo_type="dataset"),
@@ -319,7 +319,7 @@ def test_an_upload_ends_at_the_size_it_was_asked_for(hub):
 
 
 @pytest.mark.parametrize(
-    ("headers", "status"),
+    "headers, status",
     [
         (BEARER, 200),
         ({}, 401),

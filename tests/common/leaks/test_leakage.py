@@ -22,7 +22,7 @@ def test_a_ledger_says_what_was_rejected_and_what_was_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_leak", "verdict"),
+    "on_leak, verdict",
     [(leakage.REJECT, "rejected"), (leakage.KEEP, "kept")],
 )
 def test_the_line_is_that_of_the_ledger(on_leak: str, verdict: str) -> None:

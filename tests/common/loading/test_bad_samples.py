@@ -35,7 +35,7 @@ def test_reasons_are_counted_and_a_filler_is_not_counted_twice():
 
 
 @pytest.mark.parametrize(
-    ("most", "rows", "planned", "bad", "is_refused"),
+    "most, rows, planned, bad, is_refused",
     [
         (0.01, 5000, 20, 10, False),  # of the first 1,000 rows one in a hundred may be bad
         (0.01, 5000, 20, 11, True),

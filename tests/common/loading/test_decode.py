@@ -156,7 +156,7 @@ def test_a_webm_without_its_end_is_truncated_and_the_error_keeps_no_threads_aliv
 
 
 @pytest.mark.parametrize(
-    ("codec", "scale"), [("pcm_u8", 256), ("pcm_s16be", 1), ("pcm_s32le", 1), ("pcm_f64le", 1)]
+    "codec, scale", [("pcm_u8", 256), ("pcm_s16be", 1), ("pcm_s32le", 1), ("pcm_f64le", 1)]
 )
 def test_whole_numbers_and_floats_of_a_mov_are_the_same_samples(codec, scale):
     samples = noise(5000, 1)[:, 0] // scale * scale
@@ -167,7 +167,7 @@ def test_whole_numbers_and_floats_of_a_mov_are_the_same_samples(codec, scale):
 
 
 @pytest.mark.parametrize(
-    ("samples", "share", "is_cancelled"),
+    "samples, share, is_cancelled",
     [
         (699, -1.0, True),
         (693, -1.0, False),  # too few to tell
@@ -176,7 +176,7 @@ def test_whole_numbers_and_floats_of_a_mov_are_the_same_samples(codec, scale):
         (7000, 1.0, False),
     ],
 )
-@pytest.mark.parametrize(("kind", "zero"), [(np.int16, 0), (np.uint8, 128)])
+@pytest.mark.parametrize("kind, zero", [(np.int16, 0), (np.uint8, 128)])
 def test_channels_cancel_if_their_sum_is_next_to_nothing(samples, share, is_cancelled, kind, zero):
     wave = 100 * np.sin(np.arange(samples))
     channels = [np.round(zero + level * wave).astype(kind) for level in (1.0, share)]
@@ -267,7 +267,7 @@ WAV = encoded(noise(3000, 2), "WAV")
 
 
 @pytest.mark.parametrize(
-    ("raw", "reason"),
+    "raw, reason",
     [
         (b"", "empty"),
         (bytes(70_000), "not_audio"),

@@ -16,7 +16,7 @@ from millrace.common.loading.h5 import RawFile, is_swmr, locking, open_h5
 
 
 @pytest.mark.parametrize(
-    ("value", "meaning"),
+    "value, meaning",
     [
         (None, "BEST_EFFORT"),
         ("1", "TRUE"),
@@ -34,7 +34,7 @@ def test_files_are_locked_as_hdf5_would(monkeypatch, value, meaning):
 
 
 @pytest.mark.parametrize(
-    ("value", "number", "is_refused"),
+    "value, number, is_refused",
     [
         ("BEST_EFFORT", errno.ENOSYS, False),
         ("BEST_EFFORT", errno.ENOLCK, False),

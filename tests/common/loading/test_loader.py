@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from millrace.common.errors import MillraceError
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.plan import BatchRequest
+from tests.refusals import refused
 
 
 class Steps(NamedTuple):
@@ -87,7 +87,7 @@ def test_another_epoch_begins_at_its_first_step_whatever_was_begun_or_resumed():
     resumed.set_epoch(np.int64(2))  # type: ignore[arg-type]
     assert steps(resumed) == [(2, 0), (2, 1), (2, 2)]
     assert json.loads(json.dumps(resumed.state_dict()))["epoch"] == 2
-    with pytest.raises(MillraceError, match=r"epoch is 2.5\. Give a whole number"):
+    with refused(r"epoch is 2.5\. Give a whole number"):
         resumed.set_epoch(2.5)  # type: ignore[arg-type]
 
 
@@ -102,7 +102,7 @@ def test_a_pass_that_goes_on_does_not_move_the_position_in_an_epoch_set_meanwhil
 
 
 @pytest.mark.parametrize(
-    ("plan", "step"),
+    "plan, step",
     [
         ({"world_size": 2}, 0),
         ({"rows": np.array([0, 1, 2, 3, 5, 4])}, 0),
@@ -114,7 +114,7 @@ def test_a_pass_that_goes_on_does_not_move_the_position_in_an_epoch_set_meanwhil
 )
 def test_a_state_of_other_ranks_rows_or_batches_or_of_no_step_is_refused(plan, step):
     state = loader_of(**plan).state_dict() | {"step": step}
-    with pytest.raises(MillraceError, match="belongs to another plan"):
+    with refused("belongs to another plan"):
         loader_of().load_state_dict(state)
 
 
@@ -131,7 +131,7 @@ def test_a_pass_is_refused_after_another_one_has_begun_or_a_close_or_a_fork(monk
     first = iter(loader)
     next(first)
     disturb(loader, monkeypatch)
-    with pytest.raises(MillraceError, match="step 0: the pass cannot go on"):
+    with refused("step 0: the pass cannot go on"):
         next(first)
     assert steps(loader) == [(0, 0), (0, 1), (0, 2)]
 
@@ -143,7 +143,7 @@ def test_a_pass_in_a_process_that_was_forked_from_that_of_the_workers_is_refused
     with monkeypatch.context() as forked:
         forked.setattr("os.getpid", lambda: 1)
         words = r"its workers belong to the process .*\. Open a loader in each process"
-        with pytest.raises(MillraceError, match=words):
+        with refused(words):
             list(loader)
     assert len(list(loader)) == 3
     loader.close()

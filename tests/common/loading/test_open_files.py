@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from millrace.asr.loading.reader import IndexedTarReader
-from millrace.common.errors import MillraceError
 from millrace.common.loading.open_files import OpenFiles
 from millrace.image.records.reader import RecordReader
 from millrace.music.features.reader import WindowReader
 from tests.image.record_sets import write_set
 from tests.music.features.trees import add_group, cqt, indexed, number
+from tests.refusals import refused
 from tests.tars.tars import write_tar
 
 
@@ -52,11 +52,11 @@ def test_the_least_recent_file_is_closed_before_another_is_opened():
     assert CLOSED == ["b", "c", "a", "b"] and len(files) == 0
     assert files.get("a").key == "a"
     for limit in (0, 2.5, "4"):
-        with pytest.raises(MillraceError, match="the limit of open files is"):
+        with refused("the limit of open files is"):
             OpenFiles(opened, limit)
 
 
-@pytest.mark.parametrize(("close_inherited", "closed"), [(True, ["a"]), (False, [])])
+@pytest.mark.parametrize("close_inherited, closed", [(True, ["a"]), (False, [])])
 def test_a_forked_process_opens_files_of_its_own(close_inherited, closed):
     CLOSED.clear()
     files = OpenFiles(opened, 2, close_inherited)

@@ -88,7 +88,7 @@ def test_a_state_is_of_the_step_after_the_last_batch_and_of_the_next_epoch_after
     assert [passed(resumed) for _ in range(2)] == [(0, 2, 1), (1, 0, STEPS)]
 
 
-@pytest.mark.parametrize(("epoch", "expected"), [(2, (2, 1, 2)), (3, (3, 0, STEPS))])
+@pytest.mark.parametrize("epoch, expected", [(2, (2, 1, 2)), (3, (3, 0, STEPS))])
 def test_the_step_of_a_state_stays_if_its_own_epoch_is_set(epoch, expected):
     loader = loader_of()
     loader.load_state_dict({"epoch": 2, "step": 1})

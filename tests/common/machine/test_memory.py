@@ -15,7 +15,7 @@ from tests import forks
 
 
 @pytest.mark.parametrize(
-    ("limits", "expected"),
+    "limits, expected",
     [
         ({}, 8 * GB),
         ({"memory.max": "max\n"}, 8 * GB),

@@ -86,7 +86,7 @@ def test_the_trace_is_chromes_and_holds_the_profiled_steps_only(profiled: Path) 
     assert names == ["metrics.jsonl", "profile.json", "trace.json.gz"]
 
 
-@pytest.mark.parametrize(("steps", "expected"), [(50, 5), (1, 1)])
+@pytest.mark.parametrize("steps, expected", [(50, 5), (1, 1)])
 def test_as_many_steps_are_profiled_as_the_run_has(
     tmp_path: Path, dataset: BucketedDataset, steps: int, expected: int
 ) -> None:

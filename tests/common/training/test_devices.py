@@ -24,7 +24,7 @@ from tests.common.training.test_launch import wait_for
 
 
 @pytest.mark.parametrize(
-    ("device", "has_gpu", "computes_bf16", "expected"),
+    "device, has_gpu, computes_bf16, expected",
     [
         ("cuda", True, True, "bf16-mixed"),
         ("auto", True, True, "bf16-mixed"),
@@ -52,7 +52,7 @@ def test_auto_takes_bf16_where_the_gpu_computes_in_it(
 
 
 @pytest.mark.parametrize(
-    ("gpus", "problem"), [(0, "2 ranks on this node, but 0 GPUs"), (1, "but 1 GPU")]
+    "gpus, problem", [(0, "2 ranks on this node, but 0 GPUs"), (1, "but 1 GPU")]
 )
 def test_fewer_gpus_than_ranks_of_a_node_are_refused(monkeypatch, gpus, problem):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
@@ -73,7 +73,7 @@ def test_ranks_of_one_machine_stay_on_its_loopback(monkeypatch):
         devices.launch(Ranks(0, 2, 0, 2), LoopSettings(device="cpu", precision="32-true"))
 
 
-@pytest.mark.parametrize(("ranks", "tasks"), [(Ranks(0, 2, 0, 2), "1"), (Ranks(), "2")])
+@pytest.mark.parametrize("ranks, tasks", [(Ranks(0, 2, 0, 2), "1"), (Ranks(), "2")])
 def test_ranks_that_no_launcher_has_started_are_refused(monkeypatch, ranks, tasks):
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", tasks)
@@ -82,7 +82,7 @@ def test_ranks_that_no_launcher_has_started_are_refused(monkeypatch, ranks, task
 
 
 @pytest.mark.parametrize(
-    ("ranks", "words", "cause"),
+    "ranks, words, cause",
     [
         (Ranks(1, 2, 1, 2), "[/a.cc:12] Connection closed by [::1]:9. More", "closed by [::1]:9)"),
         (Ranks(1, 2, 1, 2), "Timed out waiting 600ms for recv", "(Timed out waiting 600ms for"),
@@ -99,7 +99,7 @@ def test_a_rank_that_has_lost_another_one_says_so_and_other_errors_stay(ranks, w
 
 
 @pytest.mark.parametrize(
-    ("tf32", "products", "convolutions"),
+    "tf32, products, convolutions",
     [
         ("none", "ieee", "ieee"),
         ("all", "tf32", "tf32"),
@@ -120,7 +120,7 @@ def test_what_is_computed_in_tf32_is_as_the_settings_say(tf32, products, convolu
 
 
 @pytest.mark.parametrize(
-    ("precision", "tf32", "on_gpu", "end"),
+    "precision, tf32, on_gpu, end",
     [
         ("32-true", "all", True, "(TF32 in convolutions and matrix products)"),
         ("32-true", "none", True, "(no TF32)"),
@@ -215,7 +215,7 @@ def test_parameters_take_no_part_in_a_step_under_ddp_only_if_that_is_allowed(is_
 
 
 @pytest.mark.parametrize(
-    ("precision", "dtype"),
+    "precision, dtype",
     [
         ("bf16-mixed", torch.bfloat16),
         ("16-mixed", torch.float16),

@@ -52,7 +52,7 @@ def saving(seconds: float) -> str:
 
 
 @pytest.mark.parametrize(
-    ("flags", "seconds", "is_saved"),
+    "flags, seconds, is_saved",
     [
         (["--shutdown-timeout", "20"], 1.0, True),
         (["--shutdown-timeout", "1"], 20.0, False),
@@ -86,7 +86,7 @@ def test_ranks_that_stop_in_order_ask_for_a_requeue(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "code"),
+    "script, code",
     [
         ("kill -TERM $PPID; sleep 60", 75),  # ranks that were still being started
         ("kill -TERM $$", 1),  # by somebody else than the launcher
@@ -188,7 +188,7 @@ def test_a_launcher_whose_other_node_never_comes_says_so(tmp_path, node, monkeyp
     assert "the launchers of the other nodes have not come in 1 s" in said
 
 
-@pytest.mark.parametrize(("nodes", "flags"), [("2", []), ("1", ["--standalone"])])
+@pytest.mark.parametrize("nodes, flags", [("2", []), ("1", ["--standalone"])])
 def test_several_launchers_on_a_node_are_refused(monkeypatch, caplog, nodes, flags):
     monkeypatch.setenv("SLURM_STEP_NUM_NODES", nodes)
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
@@ -197,7 +197,7 @@ def test_several_launchers_on_a_node_are_refused(monkeypatch, caplog, nodes, fla
 
 
 @pytest.mark.parametrize(
-    ("script", "code", "said"),
+    "script, code, said",
     [
         ("exit 0", 0, ""),
         ("exit 75", 75, ""),
@@ -237,7 +237,7 @@ def failures(**ends: tuple[float, int]) -> dict[int, SimpleNamespace]:
 
 
 @pytest.mark.parametrize(
-    ("ends", "ranks"),
+    "ends, ranks",
     [
         # Of one moment: killed, failed, ended by torchrun.
         ({"rank0": (5, 1), "rank1": (5, -9), "rank2": (5, -15)}, [1, 0, 2]),

@@ -131,7 +131,7 @@ def test_a_run_whose_rank_was_killed_goes_on_as_if_it_had_not_been(stories):
 
 
 @pytest.mark.parametrize(
-    ("name", "epochs"), [("killed", 2), ("alone", 2), ("split", 1), ("gathered", 1)]
+    "name, epochs", [("killed", 2), ("alone", 2), ("split", 1), ("gathered", 1)]
 )
 def test_two_ranks_see_every_sample_once_an_epoch_and_end_with_the_same_weights(
     stories, name, epochs
@@ -147,7 +147,7 @@ def test_two_ranks_see_every_sample_once_an_epoch_and_end_with_the_same_weights(
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "batch"), [("split", {"max_grad_norm": 0.3}, 6), ("gathered", {}, 12)]
+    "name, settings, batch", [("split", {"max_grad_norm": 0.3}, 6), ("gathered", {}, 12)]
 )
 def test_the_split_into_ranks_makes_no_difference_beyond_rounding(
     stories, tmp_path, name, settings, batch
@@ -344,7 +344,7 @@ def test_a_rank_that_starts_ends_with_its_launcher():
 
 
 @pytest.mark.parametrize(
-    ("environment", "expected"),
+    "environment, expected",
     [
         ("", Ranks()),
         # Slurm's variables, and a WORLD_SIZE that a shell has left, make no ranks.
@@ -409,7 +409,7 @@ def scontrol(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("names", "is_main", "asked"),
+    "names, is_main, asked",
     [
         (["SIGURG"], True, "requeue 12\n"),
         (["SIGURG", "SIGTERM"], True, "requeue 12\n"),
@@ -431,7 +431,7 @@ def test_only_the_notice_before_the_time_limit_has_slurm_start_the_job_again(
     assert left.value.code == REQUEUE and scontrol.read_text() == asked
 
 
-@pytest.mark.parametrize(("job", "asked", "said"), [("13", "requeue 13\n", "(no)"), (None, "", "")])
+@pytest.mark.parametrize("job, asked, said", [("13", "requeue 13\n", "(no)"), (None, "", "")])
 def test_a_job_that_slurm_does_not_requeue_is_said(scontrol, monkeypatch, caplog, job, asked, said):
     monkeypatch.delenv("SLURM_JOB_ID")
     if job:

@@ -11,8 +11,8 @@ import time
 import pytest
 
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError
 from millrace.common.training import run_folder
+from tests.refusals import refused
 
 
 def names(folder):
@@ -56,7 +56,7 @@ def test_a_folder_that_holds_files_of_no_run_is_refused_and_stays(tmp_path, note
     if note:
         (tmp_path / "run.json").write_text(note)
     before = names(tmp_path)
-    with pytest.raises(MillraceError, match=r"holds old, which is of no run. Name a folder of"):
+    with refused(r"holds old, which is of no run. Name a folder of"):
         run_folder.claim(tmp_path, {"lr": 1})
     assert names(tmp_path) == before
 
@@ -69,7 +69,7 @@ def test_two_processes_never_train_in_one_folder(tmp_path, caplog):
     ) as running:
         assert running.stdout.readline() == b"in\n"
         with (
-            pytest.raises(MillraceError, match="another process is training here"),
+            refused("another process is training here"),
             run_folder.held(tmp_path / "run", 0),
         ):
             pass

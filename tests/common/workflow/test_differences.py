@@ -21,7 +21,7 @@ def test_a_partition_of_which_any_output_is_left_has_output(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("total", "is_built", "phrases"),
+    "total, is_built, phrases",
     [
         (1, False, ["1 recording new"]),
         # An earlier version took no copies.
@@ -60,7 +60,7 @@ def test_a_copy_whose_parse_was_killed_has_no_name(tmp_path: Path, monkeypatch):
 
 
 # The later one is that of a folder which was copied without its times.
-@pytest.mark.parametrize(("built", "given"), [(1_000, 1_000), (3_000, 2_000)])
+@pytest.mark.parametrize("built, given", [(1_000, 1_000), (3_000, 2_000)])
 def test_a_partition_file_gets_its_time_of_then_and_never_a_later_one(tmp_path, built, given):
     copy = tmp_path / "built/a.json"
     copy.parent.mkdir()

@@ -120,7 +120,7 @@ def test_what_a_killed_run_has_left_keeps_its_partitions(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("dry_run", "jobs", "asked"),
+    "dry_run, jobs, asked",
     [
         (False, None, (True, False, "snakemake --unlock")),
         (True, None, (False, False, "snakemake --unlock")),
@@ -153,7 +153,7 @@ def test_a_missing_source_ends_the_targets_that_need_it_in_one_line():
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    "target, said",
     [
         ("speech_fetch_corpus", ""),
         ("speech", "Millrace: speech: no corpus: do this\n"),
@@ -291,7 +291,7 @@ def said_of(capsys, words: str, source: str = "speech", **section: object) -> st
 
 
 @pytest.mark.parametrize(
-    ("words", "is_said"),
+    "words, is_said",
     [
         ("", True),
         ("--cores 2 all", True),
@@ -373,7 +373,7 @@ def test_what_is_said_is_what_the_targets_of_a_stage_make_pending(capsys):
 
 
 @pytest.mark.parametrize(
-    ("error", "line"),
+    "error, line",
     [
         (MillraceError("is damaged", where="a.jsonl, line 3"), "a.jsonl, line 3: is damaged"),
         (
@@ -444,9 +444,7 @@ def test_memory_and_time_grow_with_the_input_and_the_attempt(tmp_path: Path):
     assert [runtime({}, inputs, attempt) for attempt in (1, 2, 3)] == [11, 22, 33]
 
 
-@pytest.mark.parametrize(
-    ("main", "jobs", "asked"), [(True, None, 1), (True, 4, 2), (False, None, 2)]
-)
+@pytest.mark.parametrize("main, jobs, asked", [(True, None, 1), (True, 4, 2), (False, None, 2)])
 def test_on_a_cluster_a_job_asks_for_more_at_its_next_attempt_whatever_its_input(main, jobs, asked):
     of = lanes_of(main=main, dry_run=True, jobs=jobs)
     for need, first in ((of.memory_mb(1500), 1800), (of.runtime(15), 15)):
@@ -455,7 +453,7 @@ def test_on_a_cluster_a_job_asks_for_more_at_its_next_attempt_whatever_its_input
 
 
 @pytest.mark.parametrize(
-    ("devices", "visible", "jobs", "count"),
+    "devices, visible, jobs, count",
     [
         (["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"], None, None, 2),
         (["nvidia0", "nvidia1"], "1", None, 1),

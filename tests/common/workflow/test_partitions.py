@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import partitions
+from tests.refusals import refused
 
 ITEMS = st.dictionaries(
     st.text(min_size=1, max_size=12),
@@ -88,7 +89,7 @@ def test_placing_in_two_runs_is_placing_in_one(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("costs", "expected"),
+    "costs, expected",
     [
         ([1.0, 1.0, 0.1], [0, 0, 1]),
         ([0.0078125] * 300, [0] * 256 + [1] * 44),
@@ -159,7 +160,7 @@ def test_an_item_in_two_places_is_an_error_but_a_line_twice_is_not(tmp_path: Pat
     path.write_text(f"{LINE}\n" * 2)
     assert len(table(path).placements) == 1
     path.write_text(f"{LINE}\n{LINE.replace('train', 'test')}\n")
-    with pytest.raises(MillraceError, match="line 2: x is placed twice"):
+    with refused("line 2: x is placed twice"):
         table(path)
 
 

@@ -83,7 +83,7 @@ def test_a_bar_moves_while_its_job_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("terminals", "choices", "has_bars"),
+    "terminals, choices, has_bars",
     [
         (["stderr"], {}, True),
         (["stdout"], {}, False),

@@ -27,7 +27,7 @@ def parsed(
 
 
 @pytest.mark.parametrize(
-    ("line", "asked"),
+    "line, asked",
     [
         ("asr_data", {"asr"}),
         ("-n --cores 2 asr music_index", {"asr", "music"}),
@@ -51,7 +51,7 @@ def test_a_lane_is_asked_for_by_the_name_of_a_rule_only(line: str, asked: set[st
 
 
 @pytest.mark.parametrize(
-    ("pattern", "word"), [("millrace_*", "millrace_asr_data"), ("*_two", "asr_data_two")]
+    "pattern, word", [("millrace_*", "millrace_asr_data"), ("*_two", "asr_data_two")]
 )
 def test_a_module_may_rename_the_rules(pattern: str, word: str):
     def renamed(rule: str) -> str:
@@ -62,7 +62,7 @@ def test_a_module_may_rename_the_rules(pattern: str, word: str):
 
 
 @pytest.mark.parametrize(
-    ("line", "only_reads"),
+    "line, only_reads",
     [
         ("", False),
         ("--forceall speech", False),

@@ -66,7 +66,7 @@ def jobs(run: Run) -> dict[str, status.Job]:
 
 
 @pytest.mark.parametrize(
-    ("run", "ages", "state"),
+    "run, ages, state",
     [
         (FAILED, {}, "pending"),
         (FAILED, {OUTPUT: 10, LOG: 11, BENCHMARK: 9}, "done"),
@@ -104,7 +104,7 @@ PROGRESS = "0.05 of 0.13 h (38 %), 0:00:09 left, errors 0"
 
 
 @pytest.mark.parametrize(
-    ("run", "log", "words"),
+    "run, log, words",
     [
         (GOING_ON, f"10:00:00 INFO {ID}: {PROGRESS}\n10:00:01 WARNING x\n", PROGRESS),
         (GOING_ON, "10:00:00 INFO ctc: 0.6 million parameters\n", "ctc: 0.6 million parameters"),
@@ -139,7 +139,7 @@ DONE, HALF, END = (
 
 
 @pytest.mark.parametrize(
-    ("text", "note", "state"),
+    "text, note, state",
     [
         (HEAD + DONE + END, "", "succeeded"),
         (HEAD + DONE + END, "1-0@elsewhere", "succeeded"),  # the lock is of the next one
@@ -304,7 +304,7 @@ def test_the_closing_lines_of_a_failed_run_name_its_jobs_and_logs():
 
 
 @pytest.mark.parametrize(
-    ("rejects", "rejected"),
+    "rejects, rejected",
     [
         (
             {

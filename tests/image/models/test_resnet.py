@@ -9,9 +9,7 @@ from millrace.image.models import resnet
 
 
 # Parameters as torchvision has them, for 1,000 classes.
-@pytest.mark.parametrize(
-    ("arch", "parameters"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)]
-)
+@pytest.mark.parametrize("arch, parameters", [("resnet18", 11_689_512), ("resnet50", 25_557_032)])
 def test_models_have_torchvisions_number_of_parameters(arch, parameters):
     model = resnet.build(arch, 1000)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters

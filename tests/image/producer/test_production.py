@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from millrace.common.errors import MillraceError
 from millrace.common.stopping import Requeue
 from millrace.image.producer import epochs, production
 from millrace.image.producer.sentry import Pointers, Producer, Times, Trainer
@@ -26,6 +25,7 @@ from tests.image.producer.stand_in import (
     wait_for_epoch,
 )
 from tests.image.record_sets import write_set
+from tests.refusals import refused
 
 QUICK = Times(beat=0.05, wait_limit=120.0)
 # So slow that a busy machine is not taken for a side that has ended.
@@ -34,7 +34,7 @@ LENGTHS = [7, 7, 7, 6, 6, 6, 6]
 
 
 @pytest.mark.parametrize(
-    ("ahead", "seconds", "is_producer_first"),
+    "ahead, seconds, is_producer_first",
     [(0, 0.0, True), (1, 0.1, True), (1, 0.0, False), (3, 0.1, False)],
 )
 def test_both_sides_come_to_their_end_and_folders_stay_within_what_is_allowed(
@@ -120,7 +120,7 @@ def test_other_flags_are_refused_while_the_trainer_is_at_work_and_a_reboot_makes
     other = maker_of(tmp_path, seed=2)
     with training(tmp_path, top=2, times=SLOW):
         assert produce(maker_of(tmp_path)) == 2
-        with pytest.raises(MillraceError, match="was made with --seed 1 "):
+        with refused("was made with --seed 1 "):
             produce(other, times=SLOW)
     produce(other)
     assert epochs.whole(tmp_path)[1]["seed"] == 2
@@ -182,7 +182,7 @@ def test_an_epoch_of_other_records_that_a_resumed_trainer_may_read_is_not_remove
         produce(maker_of(tmp_path), ahead=2)
     with (
         training(tmp_path, top=3, start=1, times=SLOW),
-        pytest.raises(MillraceError, match="was made with --seed 1 "),
+        refused("was made with --seed 1 "),
     ):
         produce(maker_of(tmp_path, seed=2), ahead=2, times=SLOW)
     assert epochs.whole(tmp_path)[1]["seed"] == 1

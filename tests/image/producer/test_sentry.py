@@ -17,6 +17,7 @@ from millrace.image.producer import epochs, sentry
 from millrace.image.producer.sentry import Beat, Times
 from tests import forks
 from tests.image.producer.stand_in import wait_for_epoch
+from tests.refusals import refused
 
 QUICK = Times(beat=0.02, wait_limit=0.5)
 START = "start millrace.image."
@@ -57,7 +58,7 @@ def test_an_epoch_is_read_when_it_is_whole_and_announced_and_removed_when_all_ar
 
 
 @pytest.mark.parametrize(
-    ("state", "words"),
+    "state, words",
     [
         ("missing", "no producer has started"),
         ("dead", "(node3, pid 9) makes epoch 2"),
@@ -113,7 +114,7 @@ def test_a_second_side_is_refused_and_a_killed_one_is_followed(tmp_path, monkeyp
 
     with (
         sentry.Producer(tmp_path, QUICK),
-        pytest.raises(MillraceError, match=r"a producer is at work here already\. Wait for it"),
+        refused(r"a producer is at work here already\. Wait for it"),
     ):
         forks.answered(enter)
     leave_dead(tmp_path, "producer")
@@ -138,7 +139,5 @@ def test_pointers_hold_no_paths_and_damaged_ones_are_named(tmp_path):
     assert set(files) == {"producer.json", "producer.beat", "producer.lock"}
     assert str(tmp_path) not in json.dumps(files)
     (place / "producer.json").write_text('{"fast": 3')
-    with pytest.raises(
-        MillraceError, match=r"producer.json: is no file of the sentry .* Remove the folder"
-    ):
+    with refused(r"producer.json: is no file of the sentry .* Remove the folder"):
         side.made()

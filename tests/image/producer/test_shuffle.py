@@ -10,13 +10,13 @@ import h5py
 import numpy as np
 import pytest
 
-from millrace.common.errors import MillraceError
 from millrace.image.producer import epochs, production, shuffle
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
 from tests.files import contents
 from tests.image.record_sets import images_of, write_records, write_set
+from tests.refusals import refused
 
 LENGTHS = [8, 9, 8, 8, 9, 8, 8]
 
@@ -84,7 +84,7 @@ def test_an_epoch_is_told_by_what_lies_on_the_disk(tmp_path):
             (folder,) = tmp_path.glob(".train_1.*.partial")
             shutil.copy(folder / "train-00000-of-00006.h5", folder / "train-00001-of-00006.h5")
 
-    with pytest.raises(MillraceError, match="train_1: does not hold each record once"):
+    with refused("train_1: does not hold each record once"):
         EpochMaker(source, tmp_path, 3, seed=1).make(1, damage)
     assert [path.name for path in tmp_path.iterdir()] == ["train"]
 
@@ -126,14 +126,14 @@ def test_an_epoch_is_of_one_set_of_records_seed_pool_and_number(tmp_path):
 
 def test_records_whose_ids_are_not_those_of_their_index_are_refused(tmp_path):
     source = dataclasses.replace(write_set(tmp_path, LENGTHS), ids_digest="58-0")
-    with pytest.raises(MillraceError, match=r"train: its files hold ids .* the index says 58-0"):
+    with refused(r"train: its files hold ids .* the index says 58-0"):
         EpochMaker(source, tmp_path, 3, seed=1)
 
 
 def test_a_folder_of_somebody_else_and_a_stop_leave_nothing_half_made(tmp_path):
     maker = EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 2, seed=0)
     (tmp_path / "train_1").mkdir()
-    with pytest.raises(MillraceError, match="train_1: is in the way of an epoch"):
+    with refused("train_1: is in the way of an epoch"):
         maker.make(1, nothing)
 
     def stop(text: str) -> None:
@@ -152,9 +152,9 @@ def test_memory_that_does_not_suffice_is_refused_with_what_fits(tmp_path):
     # The largest files, as any may come together.
     assert sizes.tolist() == [72 * most for most in (9, 18, 26, 34, 42, 50, 58)]
     assert production.check_memory(records, 100, int(sizes[-1])) == 7
-    with pytest.raises(MillraceError, match="Give --shuffle_pool 3, the most that fits"):
+    with refused("Give --shuffle_pool 3, the most that fits"):
         production.check_memory(records, 4, int(sizes[2]))
-    with pytest.raises(MillraceError, match="Not one file fits"):
+    with refused("Not one file fits"):
         production.check_memory(records, 4, 100)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from millrace.common.errors import MillraceError
 from millrace.image.records.dataset import HDF5Record
 from tests.image.record_sets import write_set
+from tests.refusals import refused
 
 
 def numbers(image) -> int:
@@ -62,7 +62,7 @@ def test_it_has_what_imagefolder_has(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given, message",
     [
         ({"root": b"train"}, "root is b'train'. Give a path"),
         ({"root": next(os.scandir(b"/"))}, r"root is <DirEntry b'\w+'>. Give a path"),
@@ -72,7 +72,7 @@ def test_it_has_what_imagefolder_has(tmp_path):
 )
 def test_what_is_no_path_or_function_is_refused_by_name(tmp_path, given, message):
     write_set(tmp_path, [1])
-    with pytest.raises(MillraceError, match=message):
+    with refused(message):
         HDF5Record(**{"root": tmp_path / "train", **given})
 
 
@@ -80,7 +80,7 @@ def test_a_file_that_is_gone_is_named_with_what_to_do(tmp_path):
     write_set(tmp_path, [1])
     records = HDF5Record(tmp_path / "train")
     os.remove(records.records.path(0))
-    with pytest.raises(MillraceError, match=r"\.h5: is missing\. Bring it, or make the set again"):
+    with refused(r"\.h5: is missing\. Bring it, or make the set again"):
         records[0]
 
 

@@ -75,7 +75,7 @@ def rows(path: Path) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize(
-    ("on_leak", "verdict", "records"),
+    "on_leak, verdict, records",
     [("reject", "rejected", 6), ("keep", "kept", 10)],
 )
 def test_what_val_holds_leaves_train_or_stays_and_is_said(

@@ -162,7 +162,7 @@ def test_files_of_others_are_read_in_any_chunking_and_their_ids_count_up(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("names", "words"), [((), "neither val/ nor"), (("val", "validation"), "both val/ and")]
+    "names, words", [((), "neither val/ nor"), (("val", "validation"), "both val/ and")]
 )
 def test_one_validation_set_of_either_name_is_needed(tmp_path, names, words):
     (tmp_path / "one/validation").mkdir(parents=True)
@@ -177,7 +177,7 @@ PIXELS = images_of(np.arange(2))
 
 
 @pytest.mark.parametrize(
-    ("datasets", "words"),
+    "datasets, words",
     [
         (
             {"images": PIXELS.astype(np.float32), "labels": [0, 1]},
@@ -265,7 +265,7 @@ def become_a_pipe(h5: h5py.File, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    "make, words",
     [
         (write_some_chunks, "not written to its end"),
         (link_out, r"the file holds labels \(links do not count"),
@@ -301,7 +301,7 @@ def test_a_length_file_that_is_missing_is_counted_and_one_that_is_wrong_is_refus
 
 
 @pytest.mark.parametrize(
-    ("names", "words"),
+    "names, words",
     [
         (["0-of-3", "1-of-3"], r"2 record files that are .* \(train-0-of-3.h5\)"),
         (["0-of-2", "1-of-2", "0-of-1"], r"3 record files .* \(train-0-of-1.h5\)"),
@@ -325,7 +325,7 @@ def test_sets_whose_labels_mean_other_classes_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change, words",
     [
         (
             {"version": 2},

@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 
-from millrace.common.errors import MillraceError
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.plan import BatchRequest
 from millrace.image.records.record_set import RecordSet
@@ -21,6 +20,7 @@ from millrace.image.training.options import TrainOptions
 from millrace.image.training.plan import BlockPlan, Shape
 from millrace.image.training.task import ImageTask
 from tests.image.record_sets import write_records, write_set
+from tests.refusals import refused
 
 
 def batches(
@@ -79,7 +79,7 @@ def test_a_box_is_made_larger_evenly_and_of_its_own_pixels():
     assert cropped.tolist() == [[[value] * 3 for value in (0, 25, 75, 100)]] * 4
 
 
-@pytest.mark.parametrize(("augment", "mirrored"), [("crop", 0), ("crop_flip", 20)])
+@pytest.mark.parametrize("augment, mirrored", [("crop", 0), ("crop_flip", 20)])
 def test_crops_are_mirrored_if_that_is_asked_for(tmp_path, augment, mirrored):
     columns = np.arange(40, dtype=np.uint8)[None, None, :, None]
     images = np.broadcast_to(columns, (40, 30, 40, 3)).copy()
@@ -157,7 +157,7 @@ def test_batches_that_wait_need_room_for_their_pixels(tmp_path, monkeypatch):
 def test_middles_of_records_that_are_smaller_than_vals_are_refused(tmp_path):
     write_set(tmp_path, [3])
     write_set(tmp_path, [2], "val", size=(8, 8))
-    with pytest.raises(MillraceError, match="train: the records of val have 8 pixels, of train 4"):
+    with refused("train: the records of val have 8 pixels, of train 4"):
         ImageTask(TrainOptions(augment="none"), tmp_path, tmp_path)
     assert ImageTask(TrainOptions(), tmp_path, tmp_path).image_size == 8
 

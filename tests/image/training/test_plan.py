@@ -20,7 +20,7 @@ def read_by(plan: BlockPlan, records: int, steps: int | None = None) -> np.ndarr
 
 @pytest.mark.parametrize("records", [1, 2, 5, 1000, 1003])
 @pytest.mark.parametrize(
-    ("ranks", "shape"), [(1, Shape(7)), (2, Shape(64, 3, 4)), (3, Shape(1000, 4, 2))]
+    "ranks, shape", [(1, Shape(7)), (2, Shape(64, 3, 4)), (3, Shape(1000, 4, 2))]
 )
 def test_every_record_is_read_once_an_epoch(records, ranks, shape):
     plan = BlockPlan(records, ranks, {ranks: shape}, epoch=1, seed=3)

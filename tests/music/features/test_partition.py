@@ -97,7 +97,7 @@ def test_published_files_have_the_published_hop_unless_the_jsonl_states_theirs(t
 
 # A float16 (T, C) file must never be read as float32 (C, T), nor the other way round.
 @pytest.mark.parametrize(
-    ("dtype", "axis", "sidecar", "jsonl", "refused"),
+    "dtype, axis, sidecar, jsonl, refused",
     [
         ("<f2", 0, [1200, 84], None, ""),
         ("<f2", 1, [84, 1200], None, ""),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from millrace.common.errors import MillraceError
 from millrace.music.models.clews import Clews
 from millrace.music.models.config import CONFIGS, ClewsConfig, flat
 from tests.music import seeded
+from tests.refusals import refused
 
 
-@pytest.mark.parametrize(("name", "zdim"), [("clews-dvi", 1024), ("clews-shs", 2048)])
+@pytest.mark.parametrize("name, zdim", [("clews-dvi", 1024), ("clews-shs", 2048)])
 def test_parameters_are_named_and_shaped_as_upstream(name, zdim):
     with torch.device("meta"):
         model = Clews(ClewsConfig(zdim=zdim))
@@ -42,7 +42,7 @@ def test_a_track_embeds_the_same_in_any_batch_and_at_any_loudness():
 
 @pytest.mark.parametrize("shape", [(2, 84, 200), (1, 2, 200, 84), (1, 2, 72, 200), (1, 2, 84, 199)])
 def test_features_of_another_form_are_refused(shape):
-    with pytest.raises(MillraceError, match="takes shingles"):
+    with refused("takes shingles"):
         seeded.tiny()(torch.rand(shape))
     assert seeded.tiny().eval()(torch.rand(1, 1, 84, 260)).shape == (1, 1, 64)
 
@@ -74,7 +74,7 @@ def test_a_new_model_passes_its_skips_and_takes_magnitudes_as_they_are():
     torch.testing.assert_close(model.pool(hidden), cubes.pow(1 / 3))
 
 
-@pytest.mark.parametrize(("length", "frames"), [(20.0, 200), (2.3, 23), (0.7, 7)])
+@pytest.mark.parametrize("length, frames", [(20.0, 200), (2.3, 23), (0.7, 7)])
 def test_a_shingle_has_the_frames_nearest_to_its_length(length, frames):
     section = {"shingling": {"len": length, "hop": 0.2}}
     assert ClewsConfig.from_keys(flat({"model": section})).shingle_frames == frames
@@ -87,7 +87,7 @@ def test_only_what_is_cut_into_halves_has_an_even_number_of_channels():
 
 
 @pytest.mark.parametrize(
-    ("section", "problem"),
+    "section, problem",
     [
         ({"shingling": {"len": 0.6}}, "too short in frames of 0.1 s. Give 7 frames or more"),
         ({"frontend": {"channels": [8]}}, "is no network. Give two channels in front"),
@@ -104,5 +104,5 @@ def test_only_what_is_cut_into_halves_has_an_even_number_of_channels():
     ],
 )
 def test_a_model_section_with_a_mistake_is_refused(section, problem):
-    with pytest.raises(MillraceError, match=problem):
+    with refused(problem):
         ClewsConfig.from_keys(flat({"model": section}))

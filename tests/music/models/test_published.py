@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from millrace.common.errors import MillraceError
 from millrace.music.models.config import read_yaml
 from millrace.music.models.published import load_published
 from tests.music import seeded
+from tests.refusals import refused
 
 CONFIGURATION = """
 model:
@@ -63,7 +63,7 @@ def test_a_checkpoint_loads_strictly_without_omegaconf(run):
 
 
 @pytest.mark.parametrize(
-    ("changed", "problem"),
+    "changed, problem",
     [
         ({"pool.p": None}, 'Missing key.*"pool.p"'),
         ({"other": torch.ones(1)}, 'Unexpected key.*"other"'),
@@ -73,7 +73,7 @@ def test_a_checkpoint_loads_strictly_without_omegaconf(run):
 )
 def test_what_else_a_checkpoint_holds_is_refused_by_name(run, changed, problem):
     weights = {n: v for n, v in (seeded.tiny().state_dict() | changed).items() if v is not None}
-    with pytest.raises(MillraceError, match=problem):
+    with refused(problem):
         load_published(run(model=weights))
 
 
@@ -82,18 +82,18 @@ def test_a_damaged_checkpoint_is_refused(run, cut):
     path = run()
     with open(path, "r+b") as file:
         file.truncate(cut % os.path.getsize(path))
-    with pytest.raises(MillraceError, match="this is no checkpoint"):
+    with refused("this is no checkpoint"):
         load_published(path)
 
 
 def test_files_that_are_missing_are_named(tmp_path):
-    with pytest.raises(MillraceError, match=r"configuration\.yaml: cannot be read"):
+    with refused(r"configuration\.yaml: cannot be read"):
         load_published(tmp_path / "checkpoint_best.ckpt")
     (tmp_path / "configuration.yaml").write_text(CONFIGURATION)
-    with pytest.raises(MillraceError, match=r"best\.ckpt: cannot be read"):
+    with refused(r"best\.ckpt: cannot be read"):
         load_published(tmp_path / "checkpoint_best.ckpt")
     (tmp_path / "configuration.yaml").write_text("model:\n  zdim: no\n")
-    with pytest.raises(MillraceError, match=r"configuration\.yaml: model\.zdim is False"):
+    with refused(r"configuration\.yaml: model\.zdim is False"):
         load_published(tmp_path / "checkpoint_best.ckpt")
 
 

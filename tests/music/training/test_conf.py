@@ -110,7 +110,7 @@ def test_the_example_has_known_keys_and_the_published_values():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "changes"),
+    "overrides, changes",
     [
         ((), {}),
         (("training.optim.wd=0.1",), {}),  # adam has none
@@ -136,7 +136,7 @@ def test_every_key_is_explained_and_has_a_default_that_it_takes():
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    "override, message",
     [
         ("data.nworker=3", "the command line: there is no key data.nworker. docs/configuration.md"),
         ("augmentations.specaugment.q=1", "there is no key augmentations.specaugment.q"),
@@ -181,7 +181,7 @@ def test_what_no_key_takes_is_refused(override, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text, message",
     [
         (
             "data: {nworkers: 3}\ndata: {audiolen: 30}\n",

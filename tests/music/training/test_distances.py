@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from millrace.common.errors import MillraceError
 from millrace.music.training.distances import reduced, shingle_distances
 from millrace.music.training.metrics import Tracks, track_distances
 from tests.music import seeded
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize("strategy", seeded.REDUCTIONS)
@@ -88,5 +88,5 @@ def test_distances_are_squared_euclidean_by_dimension_and_never_negative():
     "strategy", ["bpwr", "bpwr-", "bpwr-0", "min-3", "mean", "smin", "", "bpwr-x"]
 )
 def test_unknown_reductions_are_refused_with_those_that_exist(strategy):
-    with pytest.raises(MillraceError, match=r"no track reduction .*Use min, or bpwr-N"):
+    with refused(r"no track reduction .*Use min, or bpwr-N"):
         reduced(torch.zeros(1, 1, 1, 1), strategy)

@@ -132,7 +132,7 @@ def page(serial: bytes, flags: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "expected"),
+    "first, last, expected",
     [
         (["AAAA"], "AAAA", False),
         (["AAAA"], "BBBB", True),
@@ -157,7 +157,7 @@ def halves(source: np.ndarray) -> list[tuple[np.ndarray, int]]:
 
 
 @pytest.mark.parametrize(
-    ("codec", "form", "layout"),
+    "codec, form, layout",
     [("libopus", "matroska", "mono"), ("flac", "flac", "mono"), ("vorbis", "ogg", "stereo")],
 )
 def test_joined_files_are_one_timeline(tmp_path, source, codec, form, layout):
@@ -168,7 +168,7 @@ def test_joined_files_are_one_timeline(tmp_path, source, codec, form, layout):
 
 
 @pytest.mark.parametrize(
-    ("raw", "expected"),
+    "raw, expected",
     [(b"ID3\4", True), (b"TAGa", True), (b"APETAGEX\xd0", True), (b"\xff\xfb\x90\0", False)],
 )
 def test_tags_between_joined_files_are_told_from_frames(raw, expected):
@@ -184,7 +184,7 @@ def test_joined_mp3_goes_on_where_the_first_ends(tmp_path, source):
     assert 0 <= late[3] <= 2 * 1152
 
 
-@pytest.mark.parametrize(("codec", "form"), [("libmp3lame", "mp3"), ("aac", "mpegts")])
+@pytest.mark.parametrize("codec, form", [("libmp3lame", "mp3"), ("aac", "mpegts")])
 def test_a_rate_that_rises_spoils_nothing(tmp_path, source, codec, form):
     path, low = tmp_path / "joined", soxr.resample(source, RATE, 24000)
     # In the middle of a block of one second, so that some is left to flush.

@@ -41,7 +41,7 @@ def test_int16_mono_passes_unchanged_whatever_the_name(tmp_path, container, rate
 
 
 @pytest.mark.parametrize(
-    ("container", "subtype"),
+    "container, subtype",
     [("WAV", s) for s in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW")]
     + [("FLAC", s) for s in ("PCM_S8", "PCM_16", "PCM_24")]
     + [("AIFF", "PCM_S8"), ("AIFF", "PCM_24"), ("CAF", "FLOAT")],
@@ -142,7 +142,7 @@ def test_files_of_unknown_or_wrong_length(tmp_path):
         assert info.warnings == (), name
 
 
-@pytest.mark.parametrize(("change", "words"), [(-3, "3 bytes shorter"), (500, "500 bytes longer")])
+@pytest.mark.parametrize("change, words", [(-3, "3 bytes shorter"), (500, "500 bytes longer")])
 def test_wav_of_another_size_than_it_states_warns(tmp_path, change, words):
     """Bytes lost or added within PCM show nowhere else, and move all that follows."""
     path, body = tmp_path / "a.wav", signal(2, 16000).tobytes()
@@ -275,7 +275,7 @@ def test_bad_files(tmp_path, corpus):
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"),
+    "error, raised",
     [
         (RuntimeError("x"), audio.AudioError),
         (MemoryError(), MemoryError),  # of the machine, and of no file

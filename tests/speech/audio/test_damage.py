@@ -64,7 +64,7 @@ def overwrite_the_middle(path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("codec", "container", "size"),
+    "codec, container, size",
     [("flac", "flac", 20000), ("tta", "tta", 30), ("wavpack", "wv", 30)],
 )
 def test_lossless_frames_with_a_wrong_checksum_are_refused(tmp_path, codec, container, size):

@@ -44,7 +44,7 @@ def test_lossy_encoding_keeps_place_and_length(tmp_path, audio_format, rate):
 
 
 @pytest.mark.parametrize(
-    ("audio_format", "rate", "bits"),
+    "audio_format, rate, bits",
     [
         ("opus", 16000, 32_000),
         ("opus", 24000, 64_000),
@@ -75,7 +75,7 @@ def test_encoding_is_deterministic_across_processes():
 
 
 @pytest.mark.parametrize(
-    ("rate", "audio_format"),
+    "rate, audio_format",
     [(44100, "opus"), (22050, "opus"), (7000, "mp3"), (0, "wav"), (655351, "flac")],
 )
 def test_rates_that_a_codec_lacks_are_refused(rate, audio_format):

@@ -47,7 +47,7 @@ def timeline_of(
 
 
 @pytest.mark.parametrize(
-    ("container", "codec", "gap", "errors", "is_hole"),
+    "container, codec, gap, errors, is_hole",
     [
         ("ogg", "vorbis", 0.05, 0, False),
         ("ogg", "opus", 0.48, 0, False),
@@ -67,7 +67,7 @@ def test_a_gap_is_silence_and_a_hole_if_it_is_long_lossless_or_with_an_error(
 
 
 @pytest.mark.parametrize(
-    ("container", "gap"),
+    "container, gap",
     [("mpegts", 10.5), ("mpeg", 3600.0), ("ogg", 61.0), ("ogg", 0.011), ("mpegts", -5.0)],
 )
 def test_stamps_that_begin_anew_or_only_jitter_insert_nothing(container, gap):
@@ -103,7 +103,7 @@ def test_flac_whose_stamps_step_back_holds_something_twice():
 
 
 @pytest.mark.parametrize(
-    ("stated", "gap", "is_believed"),
+    "stated, gap, is_believed",
     [
         (None, 59.0, True),
         (None, 61.0, False),
@@ -119,7 +119,7 @@ def test_a_gap_is_believed_within_what_the_recording_states(stated, gap, is_beli
 
 
 @pytest.mark.parametrize(
-    ("codec", "errors", "seconds"), [("opus", 0, 0.0), ("opus", 1, 0.5), ("flac", 0, 0.5)]
+    "codec, errors, seconds", [("opus", 0, 0.0), ("opus", 1, 0.5), ("flac", 0, 0.5)]
 )
 def test_what_comes_before_the_first_frame_is_missing_with_an_error_or_without_loss(
     codec, errors, seconds
@@ -138,7 +138,7 @@ def test_errors_of_long_ago_make_no_hole():
 
 
 @pytest.mark.parametrize(
-    ("container", "codec", "seconds", "samples", "is_lost"),
+    "container, codec, seconds, samples, is_lost",
     [
         # A packet of Opus that decodes to more than it held: the next one is early by that.
         ("ogg", "opus", 0.99, FRAME // 2, True),
@@ -163,7 +163,7 @@ def test_stamps_that_go_back_to_before_a_pause_leave_its_place_unknown():
 
 
 @pytest.mark.parametrize(
-    ("frames", "errors", "is_sound"),
+    "frames, errors, is_sound",
     [(2, 2, True), (2, 3, False), (60, 61, True)],  # a second is a block
 )
 def test_less_frames_than_errors_in_one_block_are_no_sound(frames, errors, is_sound):
@@ -179,7 +179,7 @@ def test_less_frames_than_errors_in_one_block_are_no_sound(frames, errors, is_so
 
 
 @pytest.mark.parametrize(
-    ("container", "frames", "raw", "is_lost"),
+    "container, frames, raw, is_lost",
     [
         ("mp3", 1, b"\xff\xfb", True),
         ("mp3", 0, b"\xff\xfb", False),  # before the first one that decodes
@@ -226,7 +226,7 @@ def packets(monkeypatch) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(
-    ("container", "stamps", "seconds"),
+    "container, stamps, seconds",
     [
         ("ogg", [0, 1, 2], 3.0),
         ("ogg", [0, None, 2], 3.0),
@@ -249,7 +249,7 @@ def test_a_packet_that_says_that_it_lasts_for_days_lasts_until_the_next(packets)
 
 
 @pytest.mark.parametrize(
-    ("stamps", "errors", "agrees"),
+    "stamps, errors, agrees",
     [
         ([0, 1, 2], 0, True),
         ([0, 1, 2], 1, False),

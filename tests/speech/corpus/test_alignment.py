@@ -27,7 +27,7 @@ def of(segments: object = (SEGMENT,), audio_file: object = "x.opus") -> dict:
 
 
 @pytest.mark.parametrize(
-    ("raw", "reason"),
+    "raw, reason",
     [
         *((raw, "json_empty") for raw in (b"", b"  \n", b"\0" * 4096, b"\xef\xbb\xbf")),
         *(
@@ -50,7 +50,7 @@ def test_unusable_files_have_a_reason(raw, reason):
 
 
 @pytest.mark.parametrize(
-    ("raw", "repair"),
+    "raw, repair",
     [
         (b"\xef\xbb\xbf" + encode(of()), "json_bom"),
         (encode(of([{**SEGMENT, "cer": float("nan")}])), "json_nan"),
@@ -98,7 +98,7 @@ def test_every_field_that_is_used_changes_the_digest(field):
 
 
 @pytest.mark.parametrize(
-    ("audio_file", "video_id"),
+    "audio_file, video_id",
     [
         ("/cluster/x/abc.opus", "abc"),
         ("dir/x_1.MP3", "x_1"),
@@ -116,7 +116,7 @@ def test_video_id_is_the_stem(audio_file, video_id):
 
 
 @pytest.mark.parametrize(
-    ("file_stem", "video_id", "expected"),
+    "file_stem, video_id, expected",
     [("v1_t9", "v1", "t9"), ("a_b_c_d", "a_b", "c_d"), ("v1", "v1", "")]
     + [(stem, "v1", stem) for stem in ("other_t1", "v10_t")],
 )

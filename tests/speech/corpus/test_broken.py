@@ -44,7 +44,7 @@ def results(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "segments"),
+    "files, segments",
     [
         ({("malta", "a_1_t1_aligned.json")}, 2),
         ({("malta", "a_1_ü_aligned.json")}, 1),

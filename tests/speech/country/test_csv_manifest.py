@@ -243,7 +243,7 @@ def test_a_recording_lies_in_one_split_by_its_rows_and_by_the_splits(manifest):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "text", "words"),
+    "pattern, text, words",
     [
         ("human_transcript", "text", "columns human_transcript are missing"),
         (",test,", ",dev,", "split 'dev', which is none of train, validation, test"),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import gzip
 
 import numpy as np
-import pytest
 
-from millrace.common.errors import MillraceError
 from millrace.speech.audio.encode import encode_av
 from millrace.speech.demo import prompts as demo_prompts
 from millrace.speech.demo.prompts import Prompt
+from tests.refusals import refused
 
 
 def _g722(samples: np.ndarray) -> bytes:
@@ -62,9 +61,9 @@ def test_recorded_prompts(tmp_path):
 
 
 def test_wrong_folder_is_a_clear_error(tmp_path):
-    with pytest.raises(MillraceError, match="no list of prompts"):
+    with refused("no list of prompts"):
         list(demo_prompts.recorded(tmp_path, tmp_path))
-    with pytest.raises(MillraceError, match=r"not G\.722 audio"):
+    with refused(r"not G\.722 audio"):
         demo_prompts.decode(tmp_path / "absent.g722")
 
 

@@ -7,13 +7,12 @@ import random
 
 import jiwer
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.common.errors import MillraceError
 from millrace.speech.demo.prompts import Prompt
 from millrace.speech.demo.recordings import assemble, misheard
+from tests.refusals import refused
 
 
 def _prompts(seconds: list[float]) -> list[Prompt]:
@@ -56,7 +55,7 @@ def test_every_prompt_once_and_in_its_place(seed, hours, long):
 
 
 def test_no_prompts_is_a_clear_error():
-    with pytest.raises(MillraceError, match="no prompt"):
+    with refused("no prompt"):
         assemble([], 1, "italy")
 
 

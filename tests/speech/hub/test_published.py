@@ -44,7 +44,7 @@ def test_the_card_has_a_line_for_each_split_and_sums_them_in_its_total(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes, words",
     [
         ({"samples": 999}, 'size_categories:\n- "n<1K"'),
         ({"samples": 1000}, 'size_categories:\n- "1K<n<10K"'),

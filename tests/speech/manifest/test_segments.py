@@ -26,7 +26,7 @@ def reason_of(raw: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("reason", "changes"),
+    "reason, changes",
     [
         ("segment_not_an_object", [None, 5, "text", [1, 2], True]),
         ("time_missing", [{"start": None}, {"end": None}]),
@@ -56,7 +56,7 @@ def test_rejects_have_a_reason(reason, changes):
 
 
 @pytest.mark.parametrize(
-    ("change", "repair"),
+    "change, repair",
     [
         ({"start": 95.0, "end": 100.05}, "end_clipped"),
         ({"asr_text": None}, "asr_text_missing"),

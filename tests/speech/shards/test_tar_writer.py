@@ -79,7 +79,7 @@ def test_member_bytes_is_never_below_what_is_written():
             assert member_bytes(length, size) >= len(member_header(name, size)) + size + -size % 512
 
 
-@pytest.mark.parametrize(("name", "size"), [("", 1), ("a\0b", 1), ("a", 8 * 2**30)])
+@pytest.mark.parametrize("name, size", [("", 1), ("a\0b", 1), ("a", 8 * 2**30)])
 def test_members_no_tar_can_hold_are_refused(name, size):
     assert len(member_header("a", 8 * 2**30 - 1)) == 512
     with pytest.raises(ValueError, match="cannot be a tar member"):
