@@ -18,6 +18,11 @@ GOOD = {
 LIMITS = segments.Limits(3.0, 20.0)
 
 
+def validated(**changes: object) -> segments.Segment:
+    """A good segment with these changes, of a recording of 100 s."""
+    return segments.validate({**GOOD, **changes}, 0, LIMITS, audio_seconds=100.0)
+
+
 def reason_of(raw: object) -> str:
     with pytest.raises(segments.Unusable) as caught:
         segments.validate(raw, 0, LIMITS, audio_seconds=100.0)
@@ -63,7 +68,7 @@ def test_rejects_have_a_reason(reason, changes):
     ],
 )
 def test_repairs_are_named(change, repair):
-    segment = segments.validate({**GOOD, **change}, 0, LIMITS, 100.0)
+    segment = validated(**change)
     assert repair in segment.repairs
     assert 0 <= segment.start < segment.end <= 100.0
     segment.human_text.encode()
@@ -71,19 +76,16 @@ def test_repairs_are_named(change, repair):
 
 @pytest.mark.parametrize("cer", [None, "x", math.nan, math.inf, -0.1, True, [], "0.2"])
 def test_only_a_usable_cer_is_taken(cer):
-    segment = segments.validate({**GOOD, "cer": cer}, 0, LIMITS, 100.0)
-    assert segment.cer is None
+    assert validated(cer=cer).cer is None
 
 
 @pytest.mark.parametrize("value", [None, "5", 3.7, math.nan, math.inf, 1e300, {}, 2**53, -(2**53)])
 def test_an_odd_token_index_is_none(value):
-    assert segments.validate({**GOOD, "start_idx": value}, 0, LIMITS, 100.0).start_idx is None
+    assert validated(start_idx=value).start_idx is None
 
 
 def test_the_largest_token_index_that_a_float_holds_is_kept():
-    assert (
-        segments.validate({**GOOD, "start_idx": 2**53 - 1}, 0, LIMITS, 100.0).start_idx == 2**53 - 1
-    )
+    assert validated(start_idx=2**53 - 1).start_idx == 2**53 - 1
 
 
 def test_a_segment_ends_where_its_audio_does():
@@ -92,12 +94,11 @@ def test_a_segment_ends_where_its_audio_does():
 
 
 def test_limits_include_their_ends_despite_float_noise():
-    assert segments.validate({**GOOD, "start": 0.1, "end": 0.1 + 3.0}, 0, LIMITS, 100.0)
-    assert segments.validate({**GOOD, "start": 0.1, "end": 20.1}, 0, LIMITS, 100.0)
+    assert validated(start=0.1, end=0.1 + 3.0) and validated(start=0.1, end=20.1)
 
 
 def test_keys_truncate_to_milliseconds():
-    segment = segments.validate({**GOOD, "start": 1.2349, "end": 5.9999}, 0, LIMITS, 100.0)
+    segment = validated(start=1.2349, end=5.9999)
     assert segments.key_of("germany", "a_b", segment) == "germany_a_b_1234_5999"
 
 
