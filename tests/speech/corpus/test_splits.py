@@ -13,14 +13,19 @@ from millrace.speech.corpus.given_splits import GivenSplit, GivenSplits
 FRACTIONS = {"train": 0.9, "validation": 0.05, "test": 0.05}
 
 
+def assigned(recordings: list[tuple[str, float]]) -> dict[str, str]:
+    """The splits of the first recordings, of these names and hours."""
+    return splits.assign(recordings, {}, {}, FRACTIONS)
+
+
 def grow(lengths: list[float], steps: list[int], fractions: dict = FRACTIONS) -> dict[str, float]:
     """Assign recordings batch by batch; return the hours per split."""
     hours, counts, done = dict.fromkeys(fractions, 0.0), dict.fromkeys(fractions, 0), 0
     for size in steps:
         batch = [(str(n), lengths[n]) for n in range(done, min(done + size, len(lengths)))]
-        assigned = splits.assign(batch, hours, counts, fractions)
-        assert set(assigned) == {name for name, _ in batch}
-        for name, split in assigned.items():
+        added = splits.assign(batch, hours, counts, fractions)
+        assert set(added) == {name for name, _ in batch}
+        for name, split in added.items():
             hours[split] += lengths[int(name)]
             counts[split] += 1
         done += len(batch)
@@ -52,15 +57,15 @@ def test_hours_are_within_a_fifth_of_the_fractions_from_100_recordings_on(mode, 
 
 
 def test_one_recording_is_train_and_the_second_is_not():
-    assert splits.assign([("a", 1.0)], {}, {}, FRACTIONS) == {"a": "train"}
+    assert assigned([("a", 1.0)]) == {"a": "train"}
     assert splits.assign([("b", 1.0)], {"train": 1.0}, {"train": 1}, FRACTIONS)["b"] != "train"
-    assert sorted(splits.assign([("a", 1.0), ("b", 1.0)], {}, {}, FRACTIONS).values()) == [
+    assert sorted(assigned([("a", 1.0), ("b", 1.0)]).values()) == [
         "test",
         "train",
     ]
     # Where none fits into a held-out split, the shortest goes there.
     new = [("long", 2.0), ("short", 1.0)]
-    assert splits.assign(new, {}, {}, FRACTIONS) == {"long": "train", "short": "test"}
+    assert assigned(new) == {"long": "train", "short": "test"}
 
 
 def test_a_fraction_of_zero_gets_nothing():
@@ -70,7 +75,7 @@ def test_a_fraction_of_zero_gets_nothing():
 
 def test_order_of_the_input_does_not_matter():
     new = [(f"r{n}", 0.1 + n % 7 / 10) for n in range(40)]
-    assert splits.assign(new, {}, {}, FRACTIONS) == splits.assign(new[::-1], {}, {}, FRACTIONS)
+    assert assigned(new) == assigned(new[::-1])
 
 
 def test_recordings_without_hours_are_assigned_too():
