@@ -63,7 +63,7 @@ def test_every_layout_gives_the_windows_of_a_plain_reader(
     tmp_path, kind, layout, time_axis, dtype, hop
 ):
     tracks = write_h5(tmp_path, kind, layout, time_axis, dtype, hop)
-    index = indexed(tmp_path, h5=["chunk_00001.h5"])
+    index = indexed(tmp_path)
     reader = WindowReader(index)
     for name, values in tracks.items():
         row = index.find([name])[0]
@@ -78,7 +78,7 @@ def test_every_layout_gives_the_windows_of_a_plain_reader(
 
 def test_float64_is_read_as_float32(tmp_path):
     tracks = write_h5(tmp_path, "group", "contiguous", 0, "<f8", 0.02)
-    index = indexed(tmp_path, h5=["chunk_00001.h5"])
+    index = indexed(tmp_path)
     window = WindowReader(index).read(index.find([number(0)])[0], 5, 9)
     assert window.dtype == np.float32
     np.testing.assert_array_equal(window, tracks[number(0)][5:14].T.astype("f4"))
@@ -86,7 +86,7 @@ def test_float64_is_read_as_float32(tmp_path):
 
 def test_a_window_beyond_the_end_repeats_what_it_has(tmp_path):
     tracks = write_h5(tmp_path, "group", "chunked", 1, "<f4", 0.02)
-    index = indexed(tmp_path, h5=["chunk_00001.h5"])
+    index = indexed(tmp_path)
     reader, row, values = WindowReader(index), index.find([number(2)])[0], tracks[number(2)].T
     piece = values[:, 80:]
     np.testing.assert_array_equal(
@@ -103,7 +103,7 @@ def write_tree(root, files=6) -> FeatureIndex:
             for seed in (2 * file, 2 * file + 1):
                 storage = LAYOUTS[list(LAYOUTS)[seed % 3]]
                 add_group(h5, number(seed), cqt(seed, 300), {"hop_s": 0.02}, **storage)
-    return indexed(root, h5=[f"chunk_{file:05d}.h5" for file in range(files)])
+    return indexed(root)
 
 
 def sums(reader: WindowReader, rows: list[int]) -> tuple[list[float], int]:
@@ -175,7 +175,7 @@ def test_an_open_file_that_was_written_anew_is_refused_also_at_its_size(tmp_path
 
 def test_a_file_that_cannot_be_read_is_opened_again(tmp_path, monkeypatch):
     write_h5(tmp_path, "group", "gzip", 0, "<f4", 0.02)
-    reader = WindowReader(indexed(tmp_path, h5=["chunk_00001.h5"]))
+    reader = WindowReader(indexed(tmp_path))
 
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
@@ -191,7 +191,7 @@ def test_a_file_that_cannot_be_read_is_opened_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize("layout", ["contiguous", "chunked"])
 def test_a_place_beyond_the_end_of_the_file_is_an_error_and_no_crash(tmp_path, layout):
     write_h5(tmp_path, "group", layout, 0, "<f4", 0.02)
-    index = indexed(tmp_path, h5=["chunk_00001.h5"])
+    index = indexed(tmp_path)
     track = index.track(0)
     end = track.size - 5 * track.bins * 4 + 1  # by one byte
     index.track = lambda number: dataclasses.replace(
@@ -224,7 +224,7 @@ def test_a_file_below_what_is_a_folder_no_longer_is_missing(tmp_path):
 )
 def test_a_lock_that_is_refused_names_the_variable(tmp_path, locking, problem, layout):
     write_h5(tmp_path, "group", layout, 0, "<f4", 0.02)
-    indexed(tmp_path, h5=["chunk_00001.h5"])
+    indexed(tmp_path)
     program = """
 import sys
 from millrace.common.errors import MillraceError
