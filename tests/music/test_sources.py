@@ -38,6 +38,9 @@ class Tree:
             *(str(folder / name) for name in ("h5", "mm", "a.jsonl", "splits")),
         )
 
+    def chunk(self, number: int) -> Path:
+        return self.folder / "h5" / CHUNKS[number]
+
     def write(self, rows: list[dict]) -> None:
         (self.folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -64,6 +67,11 @@ class Tree:
         """What the partition files and what the merge reads hold, by name."""
         paths = [*self.partitions.glob("*.json"), self.partitions / "merge/all.json"]
         return {path.stem: path.read_bytes() for path in paths}
+
+
+@pytest.fixture
+def tree(tmp_path) -> Tree:
+    return Tree(tmp_path)
 
 
 def written_with_its_time(path: Path) -> None:
@@ -95,7 +103,7 @@ CHANGES = {
         "1 record changed (id39: hop)",
     ),
     "chunk of another size with its time": (
-        lambda t: written_with_its_time(t.folder / "h5" / CHUNKS[2]),
+        lambda t: written_with_its_time(t.chunk(2)),
         {"h5-chunk_00002.h5"},
         "1 chunk changed (chunk_00002.h5: touched or replaced), 0 new, 0 gone",
     ),
@@ -117,19 +125,17 @@ CHANGES = {
     "re-order": (lambda t: t.write(t.rows[::-1]), set(), ""),
     "touch": (lambda t: os.utime(t.folder / "a.jsonl", (1, 1)), set(), ""),
     "chunk": (
-        lambda t: (t.folder / "h5" / CHUNKS[2]).write_text("x"),
+        lambda t: t.chunk(2).write_text("x"),
         {"h5-chunk_00002.h5"},
         "1 chunk changed (chunk_00002.h5: touched or replaced), 0 new, 0 gone -> 1 of 5 partitions",
     ),
     "chunk put back with its time": (
-        lambda t: shutil.copy2(t.folder / "h5" / CHUNKS[2], t.folder / "copy").replace(
-            t.folder / "h5" / CHUNKS[2]
-        ),
+        lambda t: shutil.copy2(t.chunk(2), t.folder / "copy").replace(t.chunk(2)),
         set(),
         "",
     ),
     "chunk renamed": (
-        lambda t: (t.folder / "h5" / CHUNKS[3]).rename(t.folder / "h5/renamed.h5"),
+        lambda t: t.chunk(3).rename(t.folder / "h5/renamed.h5"),
         {"h5-renamed.h5"},
         "0 chunks changed, 1 new, 1 gone; 0 records changed, 0 new, 10 gone",
     ),
@@ -158,14 +164,12 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change, pending, line", CHANGES.values(), ids=CHANGES)
-def test_a_change_makes_its_partitions_pending_and_says_so(tmp_path, change, pending, line):
-    tree = Tree(tmp_path)
+def test_a_change_makes_its_partitions_pending_and_says_so(tree, change, pending, line):
     assert tree.changed(lambda: change(tree)) - {"all"} == pending
     assert line in tree.sync().changes if line else tree.sync().changes == ""
 
 
-def test_tables_of_an_earlier_version_are_made_again(tmp_path, monkeypatch):
-    tree = Tree(tmp_path)
+def test_tables_of_an_earlier_version_are_made_again(tree, monkeypatch):
     later = sources._VERSION + 1
     changed = tree.changed(lambda: monkeypatch.setattr(sources, "_VERSION", later))
     assert changed == set(tree.sync().partitions["features"])
@@ -178,8 +182,7 @@ def test_tables_with_other_columns_have_another_version():
 
 
 @pytest.mark.parametrize("pointer", [{}, {"h5_chunk": CHUNKS[0]}])
-def test_a_hop_that_changes_is_merged_anew_with_and_without_a_pointer(tmp_path, pointer):
-    tree = Tree(tmp_path)
+def test_a_hop_that_changes_is_merged_anew_with_and_without_a_pointer(tree, pointer):
     row = {"youtube_id": "id_", **pointer}
     tree.write([*tree.rows, {**row, "hop_s": 0.02}])
     changed = tree.changed(lambda: tree.write([*tree.rows, {**row, "hop_s": 0.1}]))
@@ -190,9 +193,8 @@ def test_a_hop_that_changes_is_merged_anew_with_and_without_a_pointer(tmp_path, 
     "count, is_named, is_listed", [(4, True, False), (5, True, True), (6, False, True)]
 )
 def test_five_records_are_named_and_more_than_five_differences_are_listed(
-    tmp_path, count, is_named, is_listed
+    tree, count, is_named, is_listed
 ):
-    tree = Tree(tmp_path)
     # The lists are no files of their own: they are not said before there is an index.
     assert tree.sync().changes == "5 files new -> 5 of 5 partitions and the index"
     tree.build()
@@ -206,8 +208,7 @@ def test_five_records_are_named_and_more_than_five_differences_are_listed(
     assert not is_listed or len(listing.read_text().splitlines()) == count + 1
 
 
-def test_what_is_wrong_with_the_jsonl_is_said_and_handed_to_the_merge(tmp_path):
-    tree = Tree(tmp_path)
+def test_what_is_wrong_with_the_jsonl_is_said_and_handed_to_the_merge(tree):
     tree.write([*tree.rows, {"youtube_id": "lost", "h5_chunk": "none.h5"}, {"artist": "?"}])
     notes = tree.sync().notes
     assert "a.jsonl: 2 problems, the first (42): no_id: neither versions nor one of" in notes[0]
@@ -222,8 +223,8 @@ def test_what_is_wrong_with_the_jsonl_is_said_and_handed_to_the_merge(tmp_path):
     assert "a.jsonl: no video ids" in tree.sync().notes[0]
 
 
-def test_a_pointer_leads_to_a_file_that_comes_later(tmp_path):
-    tree, row = Tree(tmp_path), {"youtube_id": "zz", "mm_path": "ab/later.mm", "hop_s": 0.1}
+def test_a_pointer_leads_to_a_file_that_comes_later(tree):
+    row = {"youtube_id": "zz", "mm_path": "ab/later.mm", "hop_s": 0.1}
     tree.write([*tree.rows, row])
     (tree.folder / "h5/dead.h5").symlink_to("gone")  # nor does a link to nothing end the parse
     assert "1 problem, the first (zz): wrong_pointer: mm_path" in tree.sync().notes[0]
@@ -233,8 +234,7 @@ def test_a_pointer_leads_to_a_file_that_comes_later(tmp_path):
     assert partition["records"] == [{"id": "zz", "mm": "ab/later.mm", "hop": 0.1}]
 
 
-def test_places_without_features_are_named(tmp_path):
-    tree = Tree(tmp_path)
+def test_places_without_features_are_named(tree, tmp_path):
     for key, value, words in [
         ("h5_root", str(tmp_path / "none"), f"music.h5_root: {tmp_path}/none does not exist"),
         ("mm_root", str(tmp_path / "h5"), "music.mm_root: "),
@@ -253,9 +253,8 @@ def test_places_without_features_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("key, name", [("h5_root", "h5-chunk_00000.h5"), ("mm_root", "mm-ab")])
-def test_features_that_were_moved_are_read_where_the_config_says(tmp_path, key, name):
+def test_features_that_were_moved_are_read_where_the_config_says(tree, tmp_path, key, name):
     """Though each file is as it was."""
-    tree = Tree(tmp_path)
     tree.sync()
     place = Path(getattr(tree.settings, key)).rename(tmp_path / "elsewhere")
     setattr(tree.settings, key, str(place))
