@@ -137,7 +137,7 @@ def test_a_reader_that_goes_away_is_no_traceback():
     assert "Traceback" not in done.stderr
 
 
-def test_options_may_not_be_abbreviated(capsys):
+def test_options_may_not_be_abbreviated():
     parser = cli.parser("What it does.\n\nMore of it.", "millrace.speech.step")
     parser.add_argument("--max-cer", type=float)
     with pytest.raises(SystemExit):

@@ -46,6 +46,9 @@ def lanes_of(
     return lanes.Lanes(config, ROOT, main, dry_run, jobs, asked)
 
 
+PLACED = {"g": ["a"]}
+
+
 def synced(*_: object) -> Found:
     assignment = Assignment("assignment.jsonl", 1.0)
     assignment.place("x", "a", 1.0)
@@ -79,7 +82,7 @@ def sources_of(of: lanes.Lanes, collect) -> Sources:
     return of.sources("speech", module_of(collect))
 
 
-def ask(of: lanes.Lanes, collect) -> dict:
+def ask(of: lanes.Lanes, collect=synced) -> dict:
     return sources_of(of, collect).partitions
 
 
@@ -90,33 +93,31 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_main_process_syncs_and_says_nothing_when_all_is_well(capsys):
-    assert ask(lanes_of(), synced) == {"g": ["a"]}
+    assert ask(lanes_of()) == PLACED
     assert capsys.readouterr().err == ""
 
 
 def test_a_spawned_job_and_a_lane_that_is_off_only_load():
     assert ask(lanes_of(main=False), must_not_sync) == {}
-    ask(lanes_of(), synced)
+    ask(lanes_of())
     assert (
-        ask(lanes_of(main=False), must_not_sync)
-        == ask(lanes_of(on=False), must_not_sync)
-        == {"g": ["a"]}
+        ask(lanes_of(main=False), must_not_sync) == ask(lanes_of(on=False), must_not_sync) == PLACED
     )
 
 
 def test_a_locked_workflow_only_loads_and_says_so(tmp_path: Path, capsys):
     (tmp_path / ".snakemake/locks").mkdir(parents=True)
-    ask(lanes_of(), synced)
+    ask(lanes_of())
     (tmp_path / ".snakemake/locks/0.input.lock").write_text("")
     locked = lanes_of()
-    assert ask(locked, must_not_sync) == ask(locked, must_not_sync) == {"g": ["a"]}
+    assert ask(locked, must_not_sync) == ask(locked, must_not_sync) == PLACED
     assert capsys.readouterr().err.count("lock") == 1
 
 
-def test_what_a_killed_run_has_left_keeps_its_partitions(monkeypatch, capsys):
-    ask(lanes_of(), synced)
+def test_what_a_killed_run_has_left_keeps_its_partitions(monkeypatch):
+    ask(lanes_of())
     monkeypatch.setattr(lanes.left_over, "check", lambda *_, **__: "steps go on")
-    assert ask(lanes_of(), must_not_sync) == {"g": ["a"]}
+    assert ask(lanes_of(), must_not_sync) == PLACED
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_what_a_killed_run_has_left_is_looked_for_where_jobs_run(monkeypatch, dr
 
 
 def test_a_missing_source_ends_the_targets_that_need_it_in_one_line():
-    ask(lanes_of(), synced)
+    ask(lanes_of())
     some = lanes_of()
     missing = sources_of(
         some, failing(SourcesMissing("no corpus at x", pristine=True))
@@ -149,7 +150,7 @@ def test_a_missing_source_ends_the_targets_that_need_it_in_one_line():
     with pytest.raises(SystemExit, match=r"^Millrace: speech: no corpus at x$"):
         some.targets()
     # What the last sync left is still there for what does not ask for sources.
-    assert missing.partitions == {"g": ["a"]}
+    assert missing.partitions == PLACED
 
 
 @pytest.mark.parametrize(
@@ -170,8 +171,8 @@ def test_a_lane_that_is_off_and_was_never_built_has_nothing_to_give():
         SystemExit, match=r"speech: it is not among `lanes`, and nothing of it was built: do this"
     ):
         sources_of(lanes_of(on=False), must_not_sync).required()
-    ask(lanes_of(), synced)
-    assert sources_of(lanes_of(on=False), must_not_sync).required().partitions == {"g": ["a"]}
+    ask(lanes_of())
+    assert sources_of(lanes_of(on=False), must_not_sync).required().partitions == PLACED
 
 
 def test_at_the_end_of_a_failed_run_the_audit_of_a_loader_is_named_too(tmp_path: Path):
@@ -215,7 +216,7 @@ def test_a_lane_whose_target_is_asked_for_is_switched_on():
 def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets(capsys):
     def parse(**section: object) -> tuple[lanes.Lanes, str]:
         some = lanes_of(**section)
-        ask(some, synced)
+        ask(some)
         some.register_targets("speech", lambda: ["manifest", "index"])
         return some, capsys.readouterr().err
 
@@ -482,7 +483,7 @@ def test_a_lock_and_what_lies_behind_it_stop_the_sync_and_stand_in_the_error(tmp
     def dry() -> lanes.Lanes:
         return lanes_of(dry_run=True, asked=Call(place="-s ../Snakefile"))
 
-    ask(dry(), synced)
+    ask(dry())
     (tmp_path / ".snakemake/locks").mkdir(parents=True)
     (tmp_path / ".snakemake/locks/0.input.lock").write_text("")
     unlock = "`snakemake -s ../Snakefile --unlock`"
@@ -492,7 +493,7 @@ def test_a_lock_and_what_lies_behind_it_stop_the_sync_and_stand_in_the_error(tmp
     dead.parent.mkdir(exist_ok=True)
     dead.touch()
     of = dry()
-    assert ask(of, must_not_sync) == {"g": ["a"]}
+    assert ask(of, must_not_sync) == PLACED
     message = of.lock_message()
     assert "a run that was killed (process 1 on" in message and unlock in message
 
@@ -520,7 +521,7 @@ def test_a_target_that_ends_before_them_makes_and_says_nothing_of_files_that_are
         ("speech", said, {"index", "old"}),
     ):
         some = lanes_of(asked=Call(frozenset({target})))
-        ask(some, synced)
+        ask(some)
         some.register_targets("speech", lambda: ["x"], stages=stages, listed=listed)
         assert capsys.readouterr().err == line
         dag = SimpleNamespace(forcefiles={"asked for"})
@@ -553,7 +554,7 @@ def test_an_audit_of_all_loaders_needs_each_lane_that_has_some(capsys):
 def test_a_parse_leaves_the_garbage_collector_as_it_was():
     for collects in (False, True):
         (gc.enable if collects else gc.disable)()
-        ask(lanes_of(), synced)
+        ask(lanes_of())
         assert gc.isenabled() == collects
 
 

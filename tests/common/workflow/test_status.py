@@ -399,7 +399,7 @@ def test_the_verdicts_on_a_loader_are_said_by_lane_and_run():
     ]
 
 
-def test_rejects_of_a_corpus_are_said_by_their_number_and_two_of_its_repeats(folder):
+def test_rejects_of_a_corpus_are_said_by_their_number_and_two_of_its_repeats():
     write("results/speech/index.parquet", 10)
     pq.write_table(pa.table({"duration_seconds": [1800.0]}), "results/speech/index.parquet")
     rejected = {"no_text": 1, "too_long": 5, "cut": 1}
