@@ -29,6 +29,11 @@ def state(step: int) -> dict:
     }
 
 
+def save(checkpoints: Checkpoints, *steps: int) -> None:
+    for step in steps:
+        checkpoints.save(step, state(step), {})
+
+
 def steps(folder: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
 
@@ -63,7 +68,7 @@ def test_the_same_state_gives_the_same_bytes(tmp_path):
 
 def test_a_checkpoint_is_on_disk_before_it_gets_its_name_and_so_is_the_name(tmp_path, monkeypatch):
     calls = disk_calls(monkeypatch)
-    Checkpoints(tmp_path).save(1, state(1), {})
+    save(Checkpoints(tmp_path), 1)
     partial = f"{tmp_path}/.step-00000001.{os.getpid()}.partial"
     renamed = calls.index(("rename", partial))
     assert ("fsync", f"{partial}/state.pt") in calls[:renamed]
@@ -105,8 +110,7 @@ DAMAGES = {
 @pytest.mark.parametrize("limit", [1, 2, 0])
 def test_the_newest_good_one_is_used_and_never_pruned(tmp_path, caplog, damage, limit):
     checkpoints = Checkpoints(tmp_path, total_limit=0)
-    for step in (1, 2, 3):
-        checkpoints.save(step, state(step), {})
+    save(checkpoints, 1, 2, 3)
     for step in (2, 3):
         DAMAGES[damage](tmp_path / f"step-{step:08d}")
     found = checkpoints.newest()
@@ -118,7 +122,7 @@ def test_the_newest_good_one_is_used_and_never_pruned(tmp_path, caplog, damage, 
     # The run goes on from 1 and saves 2 again: that one must stay, and be whole, whatever the
     # limit.
     checkpoints = Checkpoints(tmp_path, limit)
-    checkpoints.save(2, state(2), {})
+    save(checkpoints, 2)
     assert checkpoints.newest().step == 2
     assert torch.equal(checkpoints.load(checkpoints.newest())["weight"], state(2)["weight"])
     assert steps(tmp_path) == ([2] if limit == 1 else [1, 2]) and leftovers(tmp_path) == []
@@ -126,7 +130,7 @@ def test_the_newest_good_one_is_used_and_never_pruned(tmp_path, caplog, damage, 
 
 @pytest.mark.parametrize("other", [0, 9])
 def test_another_format_is_refused_not_taken_for_damage(tmp_path, other):
-    Checkpoints(tmp_path).save(1, state(1), {})
+    save(Checkpoints(tmp_path), 1)
     header = tmp_path / "step-00000001/checkpoint.json"
     header.write_text(header.read_text().replace('"format": 1', f'"format": {other}'))
     with refused(f"format {other}"):
@@ -148,14 +152,14 @@ def _killed_at(folder: Path, call: int) -> None:
 
     for name in ("replace", "fsync", "mkdir", "rmdir", "unlink", "open"):
         setattr(os, name, dying(getattr(os, name)))
-    Checkpoints(folder, total_limit=1).save(3, state(3), {})
+    save(Checkpoints(folder, total_limit=1), 3)
 
 
 def test_a_writer_killed_at_any_point_leaves_a_good_checkpoint(tmp_path, caplog):
     seen = set()
     for call in range(60):
         folder = tmp_path / str(call)
-        Checkpoints(folder, total_limit=1).save(2, state(2), {})
+        save(Checkpoints(folder, total_limit=1), 2)
         child = multiprocessing.get_context("fork").Process(target=_killed_at, args=(folder, call))
         child.start()
         child.join(60)
@@ -164,7 +168,7 @@ def test_a_writer_killed_at_any_point_leaves_a_good_checkpoint(tmp_path, caplog)
         assert torch.equal(Checkpoints(folder).load(found)["weight"], state(found.step)["weight"])
         seen.add(found.step)
         # The next writer clears up.
-        Checkpoints(folder, total_limit=1).save(4, state(4), {})
+        save(Checkpoints(folder, total_limit=1), 4)
         assert steps(folder) == [4]
         assert [name for name in leftovers(folder) if name.startswith(".step")] == []
         if child.exitcode == 0:
@@ -175,7 +179,7 @@ def test_a_writer_killed_at_any_point_leaves_a_good_checkpoint(tmp_path, caplog)
 
 def test_a_full_disk_leaves_the_older_checkpoint(tmp_path):
     checkpoints = Checkpoints(tmp_path, total_limit=1)
-    checkpoints.save(1, state(1), {})
+    save(checkpoints, 1)
 
     def limited() -> None:
         import resource
@@ -183,7 +187,7 @@ def test_a_full_disk_leaves_the_older_checkpoint(tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         try:
-            checkpoints.save(2, state(2), {})
+            save(checkpoints, 2)
         except MillraceError as error:
             os._exit(7 if "Is the disk full" in str(error) else 8)
 
