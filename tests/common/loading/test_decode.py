@@ -266,6 +266,11 @@ def test_the_video_beside_the_sound_may_be_longer():
 WAV = encoded(noise(3000, 2), "WAV")
 
 
+def recording(*form: str, **how: object) -> bytes:
+    """9,000 samples of noise in a form."""
+    return encoded(noise(9000, 1), *form, **how)
+
+
 @pytest.mark.parametrize(
     "raw, reason",
     [
@@ -289,17 +294,17 @@ WAV = encoded(noise(3000, 2), "WAV")
         (encoded(noise(3000, 1), "WAV", "FLOAT"), "over_full_scale"),
         (encoded(np.array([0.1, -100.5]), "WAV", "FLOAT"), "over_full_scale"),
         (encoded(noise(3000, 1), rate=10), "damaged"),
-        (encoded(noise(9000, 1), "AIFF")[:-4], "truncated"),
-        (encoded(noise(9000, 1), "W64")[:9000], "truncated"),
-        (encoded(noise(9000, 1), "RF64")[:9000], "truncated"),
-        (encoded(noise(9000, 1), "WAV", endian="BIG")[:9000], "truncated"),
-        (encoded(noise(9000, 1), "AU")[:-9], "truncated"),
-        (encoded(noise(9000, 1), "NIST")[:-9], "truncated"),
-        (encoded(noise(9000, 1), "CAF")[:-9], "truncated"),
-        (encoded(noise(9000, 1), "CAF")[:80], "truncated"),
-        (encoded(noise(9000, 1), "PVF"), "not_audio"),  # it says nowhere how long it is
-        (2 * encoded(noise(9000, 1), "OGG", "VORBIS"), "damaged"),
-        (2 * encoded(noise(9000, 1)), "damaged"),
+        (recording("AIFF")[:-4], "truncated"),
+        (recording("W64")[:9000], "truncated"),
+        (recording("RF64")[:9000], "truncated"),
+        (recording("WAV", endian="BIG")[:9000], "truncated"),
+        (recording("AU")[:-9], "truncated"),
+        (recording("NIST")[:-9], "truncated"),
+        (recording("CAF")[:-9], "truncated"),
+        (recording("CAF")[:80], "truncated"),
+        (recording("PVF"), "not_audio"),  # it says nowhere how long it is
+        (2 * recording("OGG", "VORBIS"), "damaged"),
+        (2 * recording(), "damaged"),
         (by_ffmpeg("mov", "pcm_s16be", noise(900, 1)).replace(b"twos", b"ac-4"), "not_audio"),
         (encoded(noise(90_000, 1), "OGG", "VORBIS")[:-9], "truncated"),
         (encoded(noise(90_000, 1), "OGG", "OPUS")[:9000], "truncated"),
