@@ -29,11 +29,18 @@ def frame(seconds: float | None, samples: int = FRAME) -> av.AudioFrame:
     return made
 
 
+def place(
+    timeline: Timeline, seconds: float | None, errors: int = 0, samples: int = FRAME
+) -> int | None:
+    """The silence that is put before a frame that begins at so many seconds."""
+    return timeline.place(frame(seconds, samples), errors)
+
+
 def begun(container: str, codec: str, stated_seconds: float | None = None) -> Timeline:
     """The timeline of a second of frames."""
     timeline = Timeline(container, codec, stated_seconds)
     for number in range(50):
-        assert timeline.place(frame(number * 0.02), 0) == 0
+        assert place(timeline, number * 0.02) == 0
     return timeline
 
 
@@ -43,7 +50,7 @@ def timeline_of(
     """A second of frames, a gap before the next one with so many errors; the silence that it
     gets."""
     timeline = begun(container, codec)
-    return timeline, timeline.place(frame(1.0 + gap), errors)
+    return timeline, place(timeline, 1.0 + gap, errors)
 
 
 @pytest.mark.parametrize(
@@ -74,31 +81,31 @@ def test_stamps_that_begin_anew_or_only_jitter_insert_nothing(container, gap):
     timeline, silence = timeline_of(container, "aac", gap)
     assert silence == 0 and timeline.holes == [] and timeline.samples == RATE + FRAME
     # What follows is placed from there, gaps too.
-    assert timeline.place(frame(1.02 + gap), 0) == 0
-    assert timeline.place(frame(1.34 + gap), 0) == round(0.3 * RATE) and timeline.lost_from is None
+    assert place(timeline, 1.02 + gap) == 0
+    assert place(timeline, 1.34 + gap) == round(0.3 * RATE) and timeline.lost_from is None
 
 
 def test_frames_before_the_first_stamp_lie_before_it():
     timeline = Timeline("mpegts", "aac", None)
     for _ in range(50):
-        assert timeline.place(frame(None), 0) == 0
-    assert timeline.place(frame(7.0), 0) == 0
+        assert place(timeline, None) == 0
+    assert place(timeline, 7.0) == 0
     # Gaps count from there on.
-    assert timeline.place(frame(7.32), 0) == round(0.3 * RATE)
+    assert place(timeline, 7.32) == round(0.3 * RATE)
     assert timeline.samples == RATE + 2 * FRAME + round(0.3 * RATE) and timeline.lost_from is None
 
 
 def test_a_frame_behind_an_unknown_stretch_begins_what_is_lost():
     timeline = begun("mp3", "mp3")
     timeline.lost = True
-    timeline.place(frame(1.0), 1)
-    timeline.place(frame(1.02), 1)
+    place(timeline, 1.0, 1)
+    place(timeline, 1.02, 1)
     assert timeline.lost_from == RATE
 
 
 def test_flac_whose_stamps_step_back_holds_something_twice():
     timeline, _ = timeline_of("flac", "flac", 0.2)
-    timeline.place(frame(1.1), 0)
+    place(timeline, 1.1)
     assert timeline.lost_from == timeline.samples - FRAME
 
 
@@ -115,7 +122,7 @@ def test_flac_whose_stamps_step_back_holds_something_twice():
 )
 def test_a_gap_is_believed_within_what_the_recording_states(stated, gap, is_believed):
     timeline = begun("ogg", "opus", stated)
-    assert timeline.place(frame(1.0 + gap), 0) == (round(gap * RATE) if is_believed else 0)
+    assert place(timeline, 1.0 + gap) == (round(gap * RATE) if is_believed else 0)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +133,14 @@ def test_what_comes_before_the_first_frame_is_missing_with_an_error_or_without_l
 ):
     timeline = Timeline("matroska,webm", codec, None)
     timeline.origin = 0.0  # of the first packet
-    assert timeline.place(frame(0.5), errors) == seconds * RATE
+    assert place(timeline, 0.5, errors) == seconds * RATE
 
 
 def test_errors_of_long_ago_make_no_hole():
     timeline = Timeline("ogg", "opus", None)
     for number in range(50):
-        timeline.place(frame(number * 0.02), int(number > 3))
-    assert timeline.place(frame(1.2), 1) == round(0.2 * RATE)
+        place(timeline, number * 0.02, int(number > 3))
+    assert place(timeline, 1.2, 1) == round(0.2 * RATE)
     assert timeline.holes == []
 
 
@@ -152,13 +159,13 @@ def test_errors_of_long_ago_make_no_hole():
 )
 def test_a_frame_that_comes_early_follows_one_too_many(container, codec, seconds, samples, is_lost):
     timeline = begun(container, codec)
-    timeline.place(frame(seconds, samples), 0)
+    place(timeline, seconds, samples=samples)
     assert timeline.lost_from == (RATE if is_lost else None)
 
 
 def test_stamps_that_go_back_to_before_a_pause_leave_its_place_unknown():
     timeline, silence = timeline_of("ogg", "opus", 0.9)
-    timeline.place(frame(1.02), 0)
+    place(timeline, 1.02)
     assert timeline.lost_from == timeline.samples - FRAME and silence == round(0.9 * RATE)
 
 
