@@ -110,6 +110,11 @@ def lines(run: Path, event: str) -> list[dict]:
     return [row for row in rows if row["event"] == event]
 
 
+def epochs(run: Path) -> list[int]:
+    """Those that a run has done."""
+    return [row["epoch"] for row in lines(run, "epoch")]
+
+
 def test_both_sides_come_to_their_end_if_the_trainer_starts_first(data, tmp_path, capsys):
     sides = []
     threading.Thread(target=start_later, args=(data, sides), daemon=True).start()
@@ -150,13 +155,13 @@ def test_red_against_blue_is_learnt_resumed_from_and_all_wrong_with_swapped_chan
     page = (run / "report.html").read_text()
     assert "2 images of train that are also in val: kept." in page
     assert train_active.main([*command, "--epochs", "3"]) == 0
-    assert [row["epoch"] for row in lines(run, "epoch")] == [0, 1, 2]
+    assert epochs(run) == [0, 1, 2]
     assert [row["metrics"]["acc1"] for row in lines(run, "eval")[1:]] == [100, 100]
 
     # Other images of val are another run.
     write_colours(data, "val", 31, 2, swapped=True)
     assert train_active.main([*command, "--epochs", "3"]) == 0
-    assert [row["epoch"] for row in lines(run, "epoch")] == [0, 1, 2]
+    assert epochs(run) == [0, 1, 2]
     figures = lines(run, "eval")[-1]["metrics"]
     assert (figures["acc1"], figures["acc5"]) == (0, 100)
 
@@ -208,10 +213,10 @@ def test_sigterm_ends_trainer_and_child_in_order_and_the_same_command_goes_on(da
     sides = [Pointers(data).beat(side) for side in ("trainer", "producer")]
     assert [side.is_working for side in sides] == [False, False]
     assert "was stopped" in sides[0].activity and not list(data.glob(".train_*"))
-    done = len(lines(run, "epoch"))
+    done = len(epochs(run))
     command[command.index("40")] = str(done + 2)
     assert train_active.main(command) == 0
-    assert [row["epoch"] for row in lines(run, "epoch")] == list(range(done + 2))
+    assert epochs(run) == list(range(done + 2))
 
 
 def test_a_run_is_told_by_its_first_last_and_best_accuracy(tmp_path, monkeypatch):
