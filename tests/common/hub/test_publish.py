@@ -53,10 +53,16 @@ def shards(tmp_path):
     return partial(write_shards, tmp_path / "tars")
 
 
+def publish_all(hub: Any, files: list[File], **choices: float) -> None:
+    """Publish, after which the repository holds these files."""
+    publish(hub, files, **choices)
+    assert tree(hub) == wanted(files)
+
+
 def publish_once(hub: Any, files: list[File], folder: Path) -> None:
     """Publish, as the first commit after the one that creates the repository."""
-    publish(hub, files)
-    assert tree(hub) == wanted(files) and len(history(folder / "hub")) == 2
+    publish_all(hub, files)
+    assert len(history(folder / "hub")) == 2
 
 
 def test_what_has_changed_is_sent_and_nothing_else(tmp_path, hub, shards, faults):
@@ -78,8 +84,8 @@ def test_what_has_changed_is_sent_and_nothing_else(tmp_path, hub, shards, faults
     for file in files[2:47]:
         file.source.unlink()  # what is there already is not read
     faults.clear()
-    publish(hub, files)
-    assert tree(hub) == wanted(files) and len(history(tmp_path / "hub")) == 3
+    publish_all(hub, files)
+    assert len(history(tmp_path / "hub")) == 3
     assert faults.requests["commit"] == 1
     assert faults.bytes["put"] == 2 * 3000 + 4000 and faults.requests["put"] == 3
 
@@ -198,8 +204,8 @@ def test_a_commit_that_was_confirmed_and_lost_a_file_is_noticed(
     losses.append(LOST[lost])
     with pytest.raises(MillraceError, match="the repository does not hold what was sent"):
         publish(hub, files)
-    publish(hub, files)
-    assert not losses and tree(hub) == wanted(files)
+    publish_all(hub, files)
+    assert not losses
     assert not make_plan(files, hub.tree()).sends
 
 
@@ -271,16 +277,14 @@ def test_a_large_first_publication_is_whole_with_its_card_and_later_changes_are_
     faults.plan("commit", None, fault)
     with pytest.raises(MillraceError, match="run the same command again"):
         publish(hub, files)
-    publish(hub, files)
-    assert tree(hub) == wanted(files)
+    publish_all(hub, files)
     commits = history(tmp_path / "hub")
     assert 4 <= len(commits) <= 5
     assert ["README.md" in commit["files"] for commit in commits[:2]] == [True, False]
 
     files = [File.of("README.md", CARD + b"\n"), *many(tmp_path / "one.tar", 45, b"y")]
-    publish(hub, files)
+    publish_all(hub, files)
     assert len(history(tmp_path / "hub")) == len(commits) + 1
-    assert tree(hub) == wanted(files)
 
 
 @pytest.mark.parametrize("private, refused", [(True, True), (False, False)])
@@ -309,8 +313,7 @@ def test_many_deletes_are_refused_and_a_changed_file_is_not_published(hub, shard
             publish(hub, [*files[:1], *new], max_delete_fraction=0.5)
     # What is changed was there, too.
     files = shards(range(2), 3000)
-    publish(hub, files, max_delete_fraction=0.5)
-    assert tree(hub) == wanted(files)
+    publish_all(hub, files, max_delete_fraction=0.5)
     new = shards(range(9, 10))
     new[0].source.write_bytes(bytes(new[0].size))
     with pytest.raises(MillraceError, match="has changed since it was planned"):
