@@ -6,7 +6,13 @@ import pyarrow as pa
 
 from millrace.speech.columns import SIDECAR_SCHEMA
 from millrace.speech.names import Partition
-from millrace.speech.shards.index import Sidecar, made_keys, tars_of, write_sidecar
+from millrace.speech.shards.index import (
+    Sidecar,
+    made_keys,
+    read_sidecar,
+    tars_of,
+    write_sidecar,
+)
 
 
 def test_a_partition_knows_its_own_shards_among_others_and_by_their_sidecars_too(tmp_path):
@@ -31,3 +37,13 @@ def test_a_partition_knows_its_own_shards_among_others_and_by_their_sidecars_too
         "key_100"
     }
     assert tars_of(Partition("land", "test", 0), tmp_path) == []
+
+
+def test_a_sidecar_of_other_columns_is_none(tmp_path):
+    """That of an earlier version has no fingerprints."""
+    tar = tmp_path / "land-train-1-00000.tar"
+    table = pa.Table.from_pylist([{"key": "a"}], schema=SIDECAR_SCHEMA)
+    write_sidecar(tar, Sidecar("digest", 0, None, table))
+    assert read_sidecar(tar) == Sidecar("digest", 0, None, table)
+    write_sidecar(tar, Sidecar("digest", 0, None, table.drop_columns(["words"])))
+    assert read_sidecar(tar) is None
