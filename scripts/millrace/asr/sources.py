@@ -211,15 +211,19 @@ def _row_notes(facts: Mapping[str, ManifestFacts]) -> list[str]:
 
 
 def _unread_notes(files: Mapping[str, list[str]], manifest_dir: str) -> list[str]:
-    """A line if dev or test is missing beside what sounds like it."""
+    """Lines on what sounds like a piece of train and is none, and like dev or test where one is
+    missing."""
+    notes = []
+    if pieces := manifest_files.train_unread(manifest_dir, dict(files)):
+        names = ", ".join(pieces)
+        notes.append(f"{manifest_dir}: {names} is not read: pieces are named like train-2.jsonl")
     missing = [split for split in manifest_files.SPLITS if split not in files]
-    if not missing:
-        return []
     unread = manifest_files.held_out_unread(manifest_dir, dict(files))
-    if not unread:
-        return []
-    problem = f"{manifest_dir} has no manifest of {' and '.join(missing)}"
-    return [f"{problem}, and {', '.join(unread)} is not read: name it like {missing[0]}.parquet"]
+    if missing and unread:
+        problem = f"{manifest_dir} has no manifest of {' and '.join(missing)}"
+        remedy = f"name it like {missing[0]}.parquet"
+        notes.append(f"{problem}, and {', '.join(unread)} is not read: {remedy}")
+    return notes
 
 
 def _shard_notes(paths: Iterable[str]) -> list[str]:

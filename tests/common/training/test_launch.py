@@ -219,6 +219,12 @@ def test_a_node_that_is_lost_is_named(program, monkeypatch, caplog, script, code
     assert said in caplog.text
 
 
+@pytest.mark.parametrize("arguments", [[], ["two"]])
+def test_nodes_without_a_number_are_refused(caplog, arguments):
+    assert launch.main(["--nodes", *arguments]) == 1
+    assert "--nodes without a number. Give --nodes 2" in caplog.text
+
+
 def test_srun_gets_the_signal_that_the_job_gets(tmp_path, program):
     program("srun", f"trap 'exit 75' USR1\ntouch {tmp_path}/up\nwhile true; do sleep 0.05; done")
     work = launching(["--nodes", "2", "-m", "this"])

@@ -96,11 +96,22 @@ def find(folder: str | os.PathLike) -> dict[str, list[str]]:
 def held_out_unread(folder: str | os.PathLike, found: dict[str, list[str]]) -> list[str]:
     """Names in a folder that sound like dev or test and are read for no split, as valid.parquet; of
     no tars, which may lie beside manifests."""
+    return [name for name in _unread(folder, found, _HELD_OUT) if not name.endswith(".tar")]
+
+
+def train_unread(folder: str | os.PathLike, found: dict[str, list[str]]) -> list[str]:
+    """Manifests in a folder that sound like pieces of train and are read for no split, as
+    train2.jsonl."""
+    return [name for name in _unread(folder, found, ("train",)) if name.endswith(SUFFIXES[0])]
+
+
+def _unread(
+    folder: str | os.PathLike, found: dict[str, list[str]], beginnings: tuple[str, ...]
+) -> list[str]:
     read = {Path(path) for paths in found.values() for path in paths}
     read |= {parent for path in read for parent in path.parents}
-    names = [name for name in _names(folder) if name.lower().startswith(_HELD_OUT)]
-    manifests = [name for name in names if not name.endswith(".tar")]
-    return [name for name in manifests if Path(folder, name) not in read]
+    names = [name for name in _names(folder) if name.lower().startswith(beginnings)]
+    return [name for name in names if Path(folder, name) not in read]
 
 
 def _ways(folder: str | os.PathLike, split: str, is_weak: bool) -> list[list[str]]:

@@ -179,6 +179,8 @@ def _close_group(dist: ModuleType, is_whole: bool) -> None:
 def autocast(device_type: str, precision: str) -> contextlib.AbstractContextManager:
     """What Fabric's forward passes do in that precision, where there is no Fabric."""
     dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision)
+    if dtype and device_type == "cpu":
+        dtype = torch.bfloat16  # Fabric has no other there
     if dtype:
         return torch.autocast(device_type, dtype=dtype)
     return contextlib.nullcontext()
