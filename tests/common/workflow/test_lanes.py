@@ -147,7 +147,9 @@ def test_a_missing_source_ends_the_targets_that_need_it_in_one_line():
         some, failing(SourcesMissing("no corpus at x", pristine=True))
     )  # but built once
     some.register_targets("speech", lambda: missing.required().partitions["g"])
-    with pytest.raises(SystemExit, match=r"^Millrace: speech: no corpus at x$"):
+    with pytest.raises(
+        SystemExit, match=r"^Millrace: speech: no corpus at x any more\. Bring it back$"
+    ):
         some.targets()
     # What the last sync left is still there for what does not ask for sources.
     assert missing.partitions == PLACED

@@ -173,7 +173,10 @@ def sync(collect: Collect, settings: Any, folder: str | os.PathLike) -> Sources:
         found = collect(settings, folder, table)
     except SourcesMissing as error:
         last = load(folder)
-        last.missing = SourcesMissing(error.text, error.pristine and not last.partitions)
+        text = error.text
+        if error.pristine and last.partitions:
+            text += " any more. Bring it back"
+        last.missing = SourcesMissing(text, error.pristine and not last.partitions)
         return last
     if found is None:
         return Sources()
