@@ -379,17 +379,18 @@ def test_what_one_worker_gives_twice_is_not_repeated_by_several():
 
 
 @pytest.mark.parametrize(
-    "source, verdict",
+    "source, verdict, fix",
     [
-        ({}, "fail"),
-        ({"frameworks": ["accelerate"]}, "not decidable"),
-        ({"frameworks": ["accelerate"], "accelerated": True}, "fail"),
-        ({"drawn_again": {str(row): 2 for row in range(48)}}, "pass"),  # each rank has a copy
+        ({}, "fail", "sampler=DistributedSampler(dataset)"),
+        ({"frameworks": ["accelerate"]}, "not decidable", ""),
+        ({"frameworks": ["accelerate"], "accelerated": True}, "fail", "accelerate.utils.set_seed("),
+        ({"drawn_again": {str(row): 2 for row in range(48)}}, "pass", ""),  # each rank has a copy
     ],
 )
-def test_ranks_of_one_sampler_are_alike_unless_it_is_shared_out(source, verdict):
+def test_ranks_of_one_sampler_are_alike_unless_it_is_shared_out(source, verdict, fix):
     ranks = of_workers([[list(range(48))]] * 2, has_sampler=True)
-    assert verdict_on("DP2", epochs=ranks, source=MAPPED | source) == verdict
+    [finding] = said("DP2", epochs=ranks, source=MAPPED | source)
+    assert finding.verdict == verdict and finding.fix.startswith(fix)
 
 
 @pytest.mark.parametrize(
