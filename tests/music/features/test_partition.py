@@ -500,13 +500,16 @@ def test_what_is_not_named_after_the_recording_that_it_is_of_may_be_read(tmp_pat
 
 def test_a_place_in_a_file_is_no_recording_that_the_jsonl_points_to_another_file(tmp_path):
     with h5_file(tmp_path) as h5:
-        h5["0/cqt"], h5["3/cqt"], h5["4/cqt"] = cqt(1, 60), cqt(2, 60), cqt(3, 60)
-    records = [Record("3", h5="is_gone.h5", key="7/cqt"), Record("9", h5="a.h5", key="0/cqt")]
-    tracks = scanned(tmp_path, records={"a.h5": records[1:]})
-    apply_records(tracks, Metadata("", {r.id: r for r in records}, {"3", "9"}), Contract())
-    # No line names another place for 4: it is an id.
+        for place in range(6):
+            h5[f"{place}/cqt"] = cqt(place, 60)
+    pointing = [Record("9", h5="a.h5", key="0/cqt"), Record("1", h5="a.h5", key="1/cqt")]
+    others = [Record("3", h5="is_gone.h5", key="7/cqt"), Record("2", hop=0.02)]
+    tracks = scanned(tmp_path, records={"a.h5": pointing})
+    records = {record.id: record for record in pointing + others}
+    apply_records(tracks, Metadata("", records, {*records}), Contract())
     refused = {track.id: track.refused for track in tracks}
-    assert refused == {"3": "wrong_pointer", "4": "", "9": ""}
+    # No line names another place for 1, 2, 4 and 5: they are ids.
+    assert refused == {**dict.fromkeys("91245", ""), "3": "wrong_pointer"}
 
 
 def test_of_two_tracks_of_one_id_the_one_that_the_jsonl_points_to_is_read(tmp_path):
