@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
 from millrace.audit.checks.findings import LONGER, Finding, judge, load
+from millrace.audit.checks.order import _content, _same
 from millrace.audit.checks.records import Batch, parse
 from millrace.audit.checks.shares import draws_of
 from millrace.audit.probes import epochs as probe
@@ -732,6 +733,25 @@ def test_an_epoch_that_the_workers_of_any_rank_miss_is_a_bug():
     ranks = [[epoch(ONE), epoch(ONE)]] * 2
     [finding] = said("DP14", epochs=ranks, set_epoch=[DEAF, missed])
     assert finding.verdict == "fail" and finding.cause.endswith("workers miss it")
+
+
+@pytest.mark.parametrize(
+    "first, second, are_same",
+    [
+        ({0: "a", 1: "b"}, {1: "b", 0: "a"}, True),
+        ({0: "a", 1: "b"}, {1: "b", 2: "c"}, True),  # of the rows that both drew
+        ({0: "a", 1: "b"}, {0: "a", 1: "other"}, False),
+        ({0: "a"}, {1: "a"}, False),
+        ({0: "a"}, {0: "a", 1: "b"}, False),
+    ],
+)
+def test_epochs_hold_the_same_if_the_rows_of_both_do_and_they_are_as_long(first, second, are_same):
+    assert _same(first, second) == are_same
+
+
+def test_what_an_epoch_of_a_stream_holds_is_told_by_its_turns():
+    batches = parse(list[Batch], notes(ONE, size=2))
+    assert len(batches) > 1 and [*_content(batches)] == [*range(len(batches))]
 
 
 def test_indices_that_ascend_in_both_epochs_are_not_shuffled():
