@@ -680,7 +680,7 @@ def test_the_name_of_a_splits_file_says_its_country(made):
     "country, video_id",
     [
         ("Соединённое Королевство", "rec_0000"),  # whose name is cut in paths
-        ("germany", "line\nbreak"),
+        ("germany", "line\r\nbreak"),
         ("germany", "separator\u2028\x85"),
         ("germany", " blanks "),
     ],
