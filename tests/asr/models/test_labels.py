@@ -48,6 +48,8 @@ def test_characters_do_not_depend_on_the_order_of_transcripts():
     few = Characters.from_transcripts(["bbb aaa cc d"], limit=2)
     assert few.characters == " a"  # the most frequent, ties by code point
     assert Characters.from_transcripts(["zzz a b zzz"], limit=2).characters == " z"
+    han = "".join(map(chr, range(0x4E00, 0x4E00 + 5001)))
+    assert Characters.from_transcripts([han]).characters == han[:-1]
 
 
 def test_characters_write_what_they_know():
