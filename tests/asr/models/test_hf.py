@@ -207,6 +207,7 @@ def test_whisper_is_told_the_language_the_task_and_how_long_to_write(tmp_path, m
     [
         ({"feature_extractor_type": "SeamlessM4TFeatureExtractor"}, "not of Wav2Vec2Feature"),
         ({"sampling_rate": 8000}, "hears 8000 Hz, the buckets hold 16000 Hz"),
+        ({"sampling_rate": 24_000}, "hears 24000 Hz, the buckets hold 16000 Hz"),
     ],
 )
 def test_features_that_are_not_computed_here_are_refused(tmp_path, change, problem):

@@ -305,6 +305,11 @@ def test_the_digest_of_a_model_is_that_of_what_decides_its_costs(tmp_path, file,
     assert model_digest(str(folder), {}) != digest
 
 
+def test_models_of_other_names_or_options_have_other_digests():
+    chosen = [("ctc", {}), ("qwen3-asr-tiny", {}), ("ctc", {"layers": 2})]
+    assert len({model_digest(*model) for model in chosen}) == 3
+
+
 def test_the_parameters_of_a_folder_are_at_most_half_its_bytes(tmp_path):
     for number, size in enumerate((3_000_000, 1_000_000)):
         (tmp_path / f"model-{number}.safetensors").write_bytes(bytes(size))
