@@ -72,12 +72,15 @@ def test_the_recording_of_a_clip_is_found_by_its_span(key, seconds, recording):
 
 
 def test_hypotheses_stand_in_the_order_of_the_rows_whichever_rank_had_them(tmp_path):
-    members = pa.table({"tar_member_name": ["a.flac", "b.flac"]})
+    members = pa.table({"tar_member_name": ["a.flac", "b.1.flac"]})
     pq.write_table(members, tmp_path / "dev.parquet")
-    samples = [Transcribed(row, 7, "en", 1.0, "x", f"of {row}", ErrorCounts()) for row in (1, 0)]
+    samples = [
+        Transcribed(row, 7, language, 1.0, "x", f"of {row}", ErrorCounts())
+        for row, language in ((1, ""), (0, "en"))
+    ]
     lines = hypotheses.of_split("dev", tmp_path / "dev.parquet", samples)
-    said = [(line["key"], line["hypothesis"]) for line in lines]
-    assert said == [("a", "of 0"), ("b", "of 1")]
+    said = [(line["key"], line["language"], line["hypothesis"]) for line in lines]
+    assert said == [("a", "en", "of 0"), ("b.1", "und", "of 1")]
 
 
 def test_damaged_hypotheses_are_refused(tmp_path):

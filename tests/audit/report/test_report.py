@@ -154,14 +154,15 @@ OVER = {"text": "the 10 s are over"}
         ({"look": 0.3, "methods": 9.0}, {"epochs": 4.9}, 20),  # of which 4.9 s are spent
         ({"look": 0.3, "epochs": 30.0}, {"labels": 0.0}, 40),
         ({"look": 0.3, "epochs": 4.0}, {}, 20),  # epochs were read until the time was over
+        ({"look": 0.3}, {"methods": 30.0}, 150),  # at least twice what it had, of 0.4 of the time
     ],
 )
 def test_what_the_time_did_not_suffice_for_is_named_with_the_time_that_does(ended, late, needed):
     probes = {name: Result("ok", LOOK.data, {}, seconds) for name, seconds in ended.items()}
     probes |= {name: Result("late", [], OVER, seconds) for name, seconds in late.items()}
     findings = [
-        Finding("DP6", "not decidable", "the probe methods late", needs="a longer --timeout"),
         Finding("DP6", "not decidable", "the probe edges died"),
+        Finding("DP6", "not decidable", "the probe methods late", needs="a longer --timeout"),
         Finding("DP2", "fail", "all come twice"),
         Finding("DP2", "not decidable", "2 batches were read", needs="a longer --timeout"),
         Finding("DP10", "not decidable", "no range", needs="--expect 0-1"),
