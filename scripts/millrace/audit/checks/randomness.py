@@ -241,10 +241,16 @@ def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
         return undecided(cause, needs, evidence)
     if not alike and shared.gives_again():
         return undecided(cause, NEED_DRAWING, evidence)
-    fix = "sampler=DistributedSampler(dataset) and no shuffle=; if one process trains: --ranks 1"
+    return failed(cause, evidence, _sampling(shared, dataset))
+
+
+def _sampling(shared: Shares, dataset: Dataset) -> str:
+    """What to change about a sampler whose ranks give the same; "" if there is none."""
+    if not shared.from_sampler:
+        return ""
     if dataset.accelerated:
-        fix = ONE_SEED
-    return failed(cause, evidence, fix if shared.from_sampler else "")
+        return ONE_SEED
+    return "sampler=DistributedSampler(dataset) and no shuffle=; if one process trains: --ranks 1"
 
 
 def _alike(shared: Shares, axis: int) -> set[str]:
