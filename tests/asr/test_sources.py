@@ -430,9 +430,7 @@ def test_a_manifest_that_sounds_like_a_piece_of_train_and_is_none_is_named(tars)
     for name in ("train2.parquet", "trainers.txt"):
         (manifests / name).touch()
     (note,) = tars.sync().notes
-    assert note.endswith(
-        "manifests: train2.parquet is not read: pieces are named like train-2.jsonl"
-    )
+    assert note == f"{manifests}: train2.parquet is not read: pieces are named like train-2.jsonl"
 
 
 def test_a_manifest_that_sounds_like_a_missing_split_is_named(tars):

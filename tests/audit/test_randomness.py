@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,6 +22,7 @@ from millrace.audit.probes.epochs import _is_order, _numbers, _shuffling, epochs
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options
 from tests.audit import plain
+from tests.audit.mutants.contract import CountsDown
 from tests.audit.mutants.order import SampledStream
 from tests.audit.ranks import BesideALateOne, Clock
 from tests.audit.running import judged, target_of
@@ -463,12 +464,22 @@ def test_a_sampler_may_not_repeat_a_row_to_even_out_ranks_of_evaluation(ranks, i
         assert fail.evidence == {"repeated": [0]}
 
 
+def test_the_length_of_before_an_epoch_counts_where_none_is_told_after_it(rank):
+    batches = CountsDown(24)
+    loader = DataLoader(plain.Squares(24), batch_sampler=batches)
+    # Before the second one it is 0, and behind it below that, which raises.
+    assert [seen["length"] for seen in epochs(target_of(loader), rank)] == [6, 0]
+
+
 def test_rows_that_an_evaluation_draws_are_noted_with_those_that_even_out(rank):
     data = plain.Squares(5)
     sampler = DistributedSampler(data, num_replicas=2, rank=0, shuffle=False)
-    seen = loop(target_of(None, DataLoader(data, sampler=sampler)), rank)["evaluation"]
+    target = target_of(None, DataLoader(data, sampler=sampler))
+    first_of_two = replace(rank, world=2)
+    seen = loop(target, first_of_two)["evaluation"]
     assert seen == {"sampler": "DistributedSampler", "samples": 5, "drawn": [0, 2, 4]}
-    stream = loop(target_of(None, DataLoader(Counting())), rank)
+    assert loop(target, rank)["evaluation"] is None
+    stream = loop(target_of(None, DataLoader(Counting())), first_of_two)
     assert stream["evaluation"] is None
 
 

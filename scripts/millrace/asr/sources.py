@@ -218,8 +218,9 @@ def _unread_notes(files: Mapping[str, list[str]], manifest_dir: str) -> list[str
         names = ", ".join(pieces)
         notes.append(f"{manifest_dir}: {names} is not read: pieces are named like train-2.jsonl")
     missing = [split for split in manifest_files.SPLITS if split not in files]
-    unread = manifest_files.held_out_unread(manifest_dir, dict(files))
-    if missing and unread:
+    if not missing:
+        return notes
+    if unread := manifest_files.held_out_unread(manifest_dir, dict(files)):
         problem = f"{manifest_dir} has no manifest of {' and '.join(missing)}"
         remedy = f"name it like {missing[0]}.parquet"
         notes.append(f"{problem}, and {', '.join(unread)} is not read: {remedy}")

@@ -3,6 +3,7 @@ checkpoints."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from millrace.asr.models import registry
 from millrace.asr.training import run as training_run
 from millrace.asr.training.options import TrainOptions
+from millrace.asr.training.task import AsrTask
 from millrace.common import atomic, jsonl
 from millrace.common.training import run_folder
 from millrace.common.training.settings import LoopSettings
@@ -35,6 +37,22 @@ def test_what_would_fail_after_training_is_refused_before(tmp_path):
     with refused(r"test\.parquet"):
         train(buckets, tmp_path / "run")
     assert not list(tmp_path.glob("run/*"))
+
+
+def test_the_test_split_is_evaluated_in_the_precision_of_the_run(tmp_path, monkeypatch):
+    evaluate = AsrTask.test
+    precisions = []
+
+    def noted(task, model, precision, split="test"):
+        precisions.append(precision)
+        return evaluate(task, model, precision, split)
+
+    monkeypatch.setattr(AsrTask, "test", noted)
+    buckets = write(tmp_path)
+    write_splits(buckets, dev="train/b_0_3.parquet", test="train/b_3_5.parquet")
+    options = TrainOptions(str(buckets), model_options=SIZES, num_workers=0, batch_seconds=0.7)
+    training_run.run(options, replace(SETTINGS, precision="bf16-mixed"), tmp_path / "run")
+    assert precisions == ["bf16-mixed"]
 
 
 def test_the_summary_holds_the_figures_of_both_splits_and_the_model_is_the_trained_one(tmp_path):

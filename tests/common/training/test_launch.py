@@ -219,6 +219,15 @@ def test_a_node_that_is_lost_is_named(program, monkeypatch, caplog, script, code
     assert said in caplog.text
 
 
+def test_the_launcher_of_each_node_gets_what_stands_behind_their_number(
+    tmp_path, program, monkeypatch
+):
+    program("srun", f'echo "$@" > {tmp_path}/seen')
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert launch.main(["--nodes", "2", "-m", "this"]) == 0
+    assert (tmp_path / "seen").read_text().endswith(f" -m {launch.__spec__.name} -m this\n")
+
+
 @pytest.mark.parametrize("arguments", [[], ["two"]])
 def test_nodes_without_a_number_are_refused(caplog, arguments):
     assert launch.main(["--nodes", *arguments]) == 1

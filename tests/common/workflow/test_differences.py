@@ -54,9 +54,16 @@ def test_a_copy_whose_parse_was_killed_has_no_name(tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr(shutil, "copy2", cut)
     (tmp_path / "a.json").write_text("{}")
+    items = Items("recording", dict, lambda *_: [], [f"{tmp_path}/{{}}.json"])
     with pytest.raises(KeyboardInterrupt):
-        keep(tmp_path, Items("recording", dict, lambda *_: [], [f"{tmp_path}/{{}}.json"]))
+        keep(tmp_path, items)
     assert not (tmp_path / "built/a.json").exists()
+    # What a dead process left goes with the next parse.
+    monkeypatch.undo()
+    for path in (tmp_path / "built").iterdir():
+        path.rename(str(path).replace(str(os.getpid()), "99999999"))
+    keep(tmp_path, items)
+    assert os.listdir(tmp_path / "built") == ["a.json"]
 
 
 # The later one is that of a folder which was copied without its times.

@@ -22,6 +22,11 @@ def order(loader: Any) -> Iterable[Any]:
     return loader.batch_sampler
 
 
+def is_name(asked: Any) -> bool:
+    """Whether a data set is asked by a name, as batch samplers may hand out, and not for a row."""
+    return isinstance(asked, (str, tuple))
+
+
 def samples_of(loader: Any, drawn: Any) -> list[Any]:
     """The samples of a data set with indices, as torch reads them."""
     data = loader.dataset

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from millrace.audit.probes.batches import order
+from millrace.audit.probes.batches import is_name, order
 from millrace.audit.runner.digest import digest, fields, is_array
 from millrace.audit.runner.listener import (
     MOST_OF_EPOCH,
@@ -116,7 +116,7 @@ def loop(target: Target, rank: Rank) -> Seen:
     sampler gave in each epoch of it, `numbers`: what a stream said then of its epoch. `ended`: it
     was run to its end. `joins`: it uses Join.
 
-    `evaluation`: what the sampler of --val-loader draws.
+    `evaluation`: what the sampler of --val-loader draws, of several ranks.
     """
     seen: Seen = {
         "calls": None,
@@ -126,8 +126,9 @@ def loop(target: Target, rank: Rank) -> Seen:
         "joins": False,
         "evaluation": None,
     }
-    with suppress(Exception):  # there is none, or other probes say what it raises
-        seen["evaluation"] = _drawn(target.val_loader())
+    if rank.world > 1:
+        with suppress(Exception):  # there is none, or other probes say what it raises
+            seen["evaluation"] = _drawn(target.val_loader())
     function = target.loop()
     if function is None:
         return seen
@@ -279,7 +280,7 @@ def _asked(core: DataLoader | None, rows: int | None) -> tuple[Counter[str], Seq
     if core.batch_sampler is not None:  # a tuple is a batch there, and a name without batches
         batches = [batch for batch in handed if isinstance(batch, (list, tuple))]
         drawn = [index for batch in batches for index in batch]
-    if drawn and isinstance(drawn[0], (str, tuple)):
+    if drawn and is_name(drawn[0]):
         return counts, sorted(set(drawn), key=str)[:MOST_ROWS]
     return counts, range(0, rows, max(1, rows // MOST_ROWS))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from millrace.audit.probes.batches import is_name
 from millrace.audit.runner.listener import Listener, is_stream, length, reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
@@ -83,9 +84,10 @@ def _worker(loader: Any, read: int, most: int) -> DataLoader:
 
 def _asked(loader: Any) -> Iterator[Any]:
     """What a data set is asked for: rows, or the names that a batch sampler hands out."""
-    batch = next(iter(loader.batch_sampler or ()), ())
-    if isinstance(next(iter(batch), None), (str, tuple)):
-        return chain.from_iterable(loader.batch_sampler)
+    if loader.batch_sampler is not None:
+        batch = next(iter(loader.batch_sampler), ())
+        if is_name(next(iter(batch), None)):
+            return chain.from_iterable(loader.batch_sampler)
     return iter(loader.sampler)
 
 

@@ -57,9 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     processes.take_training_environment()
     try:
         if arguments[:1] == ["--nodes"]:
-            if not "".join(arguments[1:2]).isdecimal():
+            nodes, *others = arguments[1:] or [""]
+            if not nodes.isdecimal():
                 raise MillraceError("--nodes without a number", remedy="Give --nodes 2")
-            return launch_nodes(int(arguments[1]), arguments[2:])
+            return launch_nodes(int(nodes), others)
         return launch_ranks(arguments)
     except MillraceError as error:
         log.error("%s", error)

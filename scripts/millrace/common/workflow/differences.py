@@ -85,6 +85,7 @@ def keep(folder: Path, items: Items) -> set[str]:
     for each in (items, *map(items.until, items.stages)):
         copies = each.copies(folder)
         copies.mkdir(parents=True, exist_ok=True)
+        atomic.sweep_folder(copies)
         for path in folder.glob("*.json"):
             copy = copies / path.name
             if not _equal(path, copy) and each.is_current(path):

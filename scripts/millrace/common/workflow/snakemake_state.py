@@ -278,7 +278,7 @@ def last_log() -> RunLog | None:
         total = re.search(r"^total +(\d+)$", text, re.M)  # the end of the table of jobs
         if total is None:
             continue
-        done = re.findall(r"^(\d+) of \d+ steps", text, re.M) or [0]
+        done = re.findall(r"^(\d+) of \d+ steps", text, re.M) or ["0"]
         started = datetime.strptime(path.name[:17], "%Y-%m-%dT%H%M%S").timestamp()
         has_ended = "\nElapsed time: " in text
         written = path.stat().st_mtime

@@ -82,10 +82,12 @@ class _DataSet:
         self.attributes = labels.attributes(values)
         of_group = about(values.parent.name)
         stated = labels.stated_owner(self.attributes, of_group)
-        named = labels.named_owner(self.name)
-        self.owner = named if stated is None else stated
-        # As far as it counts against a pointer of the JSONL.
-        self.sure_owner = owner_by_name(named) if stated is None else stated
+        # `sure_owner` counts against a pointer of the JSONL.
+        if stated is None:
+            self.owner = labels.named_owner(self.name)
+            self.sure_owner = owner_by_name(self.owner)
+        else:
+            self.owner = self.sure_owner = stated
         # What is nearest to the values counts.
         self.stated = {**about("/"), **of_group, **self.attributes}
 

@@ -113,8 +113,9 @@ def apply_records(tracks: Iterable[Track], metadata: Metadata, contract: Contrac
 
 def _may_be_a_place(track: Track) -> bool:
     """Whether only a name that is a number, to which no line points, says whose a track is."""
-    is_named_by_file = bool(track.owner) or track.is_pointed_to
-    return not is_named_by_file and named_owner(track.key) == track.id
+    if track.owner or track.is_pointed_to:
+        return False
+    return named_owner(track.key) == track.id
 
 
 def lines(result: Mapping) -> list[str]:
