@@ -244,10 +244,11 @@ def test_what_a_trial_refuses_is_said_in_one_line(calibrations, in_forks, capfd)
     assert "/nowhere" in log and "Traceback" not in log
 
 
-def test_another_machines_device_is_refused_by_name(calibrations, capfd):
+@pytest.mark.parametrize("device", ["h200", "tpu"])
+def test_another_machines_device_is_refused_by_name(calibrations, capfd, device):
     with pytest.raises(SystemExit):
-        calibrations.calibrate("b_0_1", "--device", "h200")
-    assert "invalid choice: 'h200'" in capfd.readouterr().err
+        calibrations.calibrate("b_0_1", "--device", device)
+    assert f"invalid choice: '{device}'" in capfd.readouterr().err
 
 
 def test_a_bucket_without_rows_is_no_error(calibrations, scripted, capfd):

@@ -201,6 +201,12 @@ def test_three_ranks_see_every_sample_once_and_one_rank_takes_over(buckets, tmp_
     assert ids(tmp_path) == Counter(all_ids(buckets))
 
 
+def test_two_ranks_end_with_the_same_weights_and_all_samples(buckets, tmp_path):
+    # The loop itself compares the weights of the ranks at the end, and fails where they differ.
+    metrics = train(buckets, tmp_path, "--epochs=1", ranks=2)
+    assert metrics["ranks"] == 2 and ids(tmp_path) == Counter(all_ids(buckets))
+
+
 def test_a_profile_names_the_parts_of_qwen_and_the_end_promises_no_model(buckets, tmp_path, capfd):
     flags = [f"--bucket-dir={buckets}", f"--metrics={tmp_path}/metrics.json"]
     flags += ["--model=qwen3-asr-tiny", "--max-steps=5", "--profile_steps=2", "--num-workers=0"]

@@ -148,11 +148,14 @@ def test_keys_that_repeat_across_tars_are_read_once_each_and_resumed(tmp_path):
 REFUSED = [
     ({"batch_size": None}, "nothing bounds a batch"),
     ({"batch_size": 0}, "batch_size is 0. Give a whole number from 1"),
+    ({"batch_size": 2.5}, "batch_size is 2.5"),
     ({"cost": "bytes", "batch_cost": float("nan")}, "batch_cost is nan"),
     ({"workers": -1}, "workers is -1. Give a whole number from 0"),
+    ({"workers": "2"}, "workers is '2'. Give a whole number"),
     ({"seed": "7"}, "seed is '7'. Give a whole number"),
     ({"keys": "0-001"}, "keys is '0-001'. Give a list"),
     ({"fields": "txt"}, "fields is 'txt'. Give a list"),
+    ({"fields": 5}, "fields is 5. Give a list"),
     (
         {"cost": dict.fromkeys(["0-000"], "x"), "batch_cost": 9},
         "cost has what is no number .*'x'",
@@ -183,6 +186,7 @@ REFUSED = [
     ({"cache_dir": b"x"}, "cache_dir is b'x'. Give a path"),
     ({"batch_size": True}, "batch_size is True. Give a whole number"),
     ({"max_bad_fraction": 2}, "max_bad_fraction is 2. Give a number"),
+    ({"max_bad_fraction": True}, "fraction is True. Give a"),
     ({"max_bad_fraction": float("nan")}, "fraction is nan. Give a"),
     (
         {"rank": 0, "world_size": 10**9},

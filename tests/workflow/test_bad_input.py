@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
+import random
 import shutil
 from pathlib import Path
 
@@ -19,28 +19,45 @@ from tests.workflow.workflow import Workflow
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
-AUDIO = "spain/downloaded_audio/mp4_converted"
+TEXTS = ["NA", "null", "=SUM(A1)", 'say "yes", no', "two\nlines", "a\r\nb", "\u200fמשפט\u200f"]
+TEXTS += ["-1", "nan", "", "a\rb", "\ttab"]
 GOOD = {"start": 1.0, "end": 5.0, "cer": 0.0, "start_idx": 0, "end_idx": 3}
 GOOD |= {"asr_text": "a b c", "human_text": "a b c"}
-# Some of those of tests/speech/manifest/test_segments.py, which says each one's reason.
+# Each is rejected (tests/speech/manifest/test_segments.py: by its reason).
 SEGMENTS: list[dict] = [
     {"start": None},
+    {"end": float("nan")},
+    {"start": -3.0},
     {"start": "soon"},
+    {"start": "1.0"},
+    {"start": 9.0, "end": 6.0},
     {"start": 50.0, "end": 55.0},
     {"human_text": None},
+    {"end": 2.0},
+    {"end": 30.0},
     {"cer": 0.9},
 ]
 
 
-def put(root: Path, video_id: str, segments: list, audio: bytes | None = None) -> None:
-    """Add a recording of `spain` with 40 s of noise, or with other audio."""
-    if audio is None:
+def put(
+    root: Path,
+    video_id: str,
+    segments: list,
+    audio: object = 40.0,
+    name: str | None = None,
+    **fields,
+) -> None:
+    """Add a recording of `spain`: `audio` is seconds of noise, bytes as they are, or None for no
+    file."""
+    if isinstance(audio, float):
         seed = sum(video_id.encode()) * 7919 + len(video_id)
-        corpora.write_audio(root, "spain", f"{video_id}.wav", corpora.noise(40.0, seed))
-    else:
-        (root / AUDIO / f"{video_id}.opus").write_bytes(audio)
-    value = {"audio_file": f"x/{video_id}.opus", "segments": segments}
-    corpora.write_alignment(root, "spain", f"{video_id}_t1", value)
+        corpora.write_audio(root, "spain", f"{video_id}.wav", corpora.noise(audio, seed))
+    elif audio is not None:
+        path = root / "spain/downloaded_audio/mp4_converted" / f"{video_id}.opus"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(audio)
+    value = {"audio_file": f"x/{video_id}.opus", "segments": segments, **fields}
+    corpora.write_alignment(root, "spain", name or f"{video_id}_t1", value)
 
 
 def at(number: int, **change) -> dict:
@@ -53,33 +70,63 @@ def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bad")
     root = folder / "countries"
     for number in range(8):
-        put(root, f"good_{number}", [at(k) for k in range(7)])
-    # Audio: missing, empty, cut, wrongly named.
-    for video_id in ("audio_missing", "audio_cut", "audio_misnamed"):
-        put(root, video_id, [at(0), at(6)])
+        put(root, f"good_{number}", [at(k) for k in range(7)], 40.0)
+    # Audio: missing, empty, cut, random bytes, text, wrongly named.
+    put(root, "audio_missing", [at(0), at(1)], None)
     put(root, "audio_empty", [at(0)], b"")
-    (root / AUDIO / "audio_missing.wav").unlink()
-    os.truncate(root / AUDIO / "audio_cut.wav", 44 + 2 * 16000 * 20 + 1)
-    (root / AUDIO / "audio_misnamed.wav").rename(root / AUDIO / "audio_misnamed.mp3")
+    put(root, "audio_random", [at(0)], random.Random(1).randbytes(50_000))
+    put(root, "audio_text", [at(0)], b"<html>404 not found</html>" * 50)
+    put(root, "audio_cut", [at(0), at(6)], 40.0)
+    path = root / "spain/downloaded_audio/mp4_converted/audio_cut.wav"
+    path.write_bytes(path.read_bytes()[: 44 + 2 * 16000 * 20 + 1])
+    put(root, "audio_misnamed", [at(0)], 40.0)
+    shutil.move(
+        root / "spain/downloaded_audio/mp4_converted/audio_misnamed.wav",
+        root / "spain/downloaded_audio/mp4_converted/audio_misnamed.mp3",
+    )
     # Files.
-    corpora.write_alignment(root, "spain", "json_cut", json.dumps([GOOD]).encode()[:50])
-    corpora.write_alignment(root, "spain", "json_nothing", b'{"audio_file": "x.opus"}')
+    for name, raw in {
+        "json_cut": json.dumps({"audio_file": "x", "segments": [GOOD]}).encode()[:50],
+        "json_empty": b"",
+        "json_list": json.dumps([GOOD]).encode(),
+        "json_nothing": b'{"audio_file": "x.opus"}',
+    }.items():
+        corpora.write_alignment(root, "spain", name, raw)
+    corpora.write_alignment(root, "spain", "json_latin1", '{"audio_file": "ñ"}'.encode("latin-1"))
     alignments = root / "spain/Alignment/alignment_output"
     (alignments / "a_folder_aligned.json").mkdir()
     (alignments / "a_dead_link_aligned.json").symlink_to("nowhere")
     (root / "loop").symlink_to("loop")
     (root / "spain/downloaded_audio/up").symlink_to("..")
     (root / "spain/downloaded_audio/up_too").symlink_to("..")
-    put(root, "json_bom", [at(0)])
-    path = alignments / "json_bom_t1_aligned.json"
+    put(root, "json_bom", [at(0)], 40.0)
+    path = root / "spain/Alignment/alignment_output/json_bom_t1_aligned.json"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     # Segments.
-    bad = [at(0, **change) for change in SEGMENTS]
-    put(root, "segments", [*bad, None, "text", at(1), at(2)])
-    # Duplicates, and a second transcript.
-    put(root, "twice", [at(0), at(0), at(1, end=9.0001), at(1, end=9.0004, cer=0.2)])
-    second = {"audio_file": "twice.opus", "segments": [at(0, cer=0.1), at(2)]}
-    corpora.write_alignment(root, "spain", "twice_t2", second)
+    put(
+        root,
+        "segments",
+        [at(0, **change) for change in SEGMENTS] + [None, "text", at(1), at(2)],
+        40.0,
+    )
+    # Duplicates, collisions, a second transcript, the same audio twice.
+    put(
+        root,
+        "twice",
+        [at(0), at(0), at(1, end=9.0001), at(1, end=9.0004, human_text="other", cer=0.2)],
+        40.0,
+    )
+    put(root, "twice", [at(0, human_text="second", cer=0.1), at(2)], None, "twice_t2")
+    # Ids.
+    for video_id in ("a", "a_b", "A", "dot.ted.id", "with space", "ñandú", "x" * 120):
+        put(root, video_id, [at(0)], 20.0)
+    # Texts.
+    put(
+        root,
+        "texts",
+        [at(k, human_text=text or "x", asr_text=text) for k, text in enumerate(TEXTS)],
+        70.0,
+    )
     (root / "latvia").mkdir()
     section = {"countries_root": "countries", "assignment_file": "a.jsonl", "partition_hours": 0.1}
     workflow = Workflow(folder, speech={**section, "max_error_fraction": 0.5})
@@ -94,7 +141,9 @@ def rejects(workflow: Workflow) -> list[dict]:
 
 def final(workflow: Workflow) -> pd.DataFrame:
     path = workflow.folder / "results/speech/shards/spain_manifest.csv"
-    return pd.read_csv(path)
+    return pd.read_csv(
+        path, keep_default_na=False, dtype={"human_transcript": str, "asr_transcript": str}
+    )
 
 
 def test_every_segment_defect_is_rejected_and_none_takes_others_along(ran):
@@ -105,12 +154,17 @@ def test_every_segment_defect_is_rejected_and_none_takes_others_along(ran):
 
 
 def test_every_audio_defect_has_its_reason(ran):
-    found = {row["video_id"]: row["reason"] for row in rejects(ran) if "audio" in row["video_id"]}
-    assert found == {
-        "audio_missing": "audio_missing",
-        "audio_empty": "audio_load",
-        "audio_cut": "time_out_of_range",
+    found = {
+        (row["video_id"], row["reason"])
+        for row in rejects(ran)
+        if row["video_id"].startswith("audio")
     }
+    assert {
+        ("audio_missing", "audio_missing"),
+        ("audio_empty", "audio_load"),
+        ("audio_random", "audio_load"),
+    } <= found
+    assert ("audio_text", "audio_load") in found and ("audio_cut", "time_out_of_range") in found
     done = final(ran).query("status == 'completed_local_tar'").video_id
     assert {"audio_cut", "audio_misnamed"} <= set(done)
 
@@ -119,7 +173,10 @@ def test_every_file_defect_has_its_reason(ran):
     found = {row["file"]: row["reason"] for row in rejects(ran) if not row["segment"]}
     assert found == {
         "json_cut_aligned.json": "json_damaged",
+        "json_empty_aligned.json": "json_empty",
+        "json_list_aligned.json": "json_not_an_object",
         "json_nothing_aligned.json": "no_segments",
+        "json_latin1_aligned.json": "json_encoding",
         "a_folder_aligned.json": "json_unreadable",
         "a_dead_link_aligned.json": "json_unreadable",
     }
@@ -132,7 +189,7 @@ def test_rejects_are_for_people(ran):
 
 
 def test_the_ledger_adds_up(ran):
-    ledger = ran.read("results/speech/shards/spain_ledger.json")
+    ledger = json.loads((ran.folder / "results/speech/shards/spain_ledger.json").read_bytes())
     files = list((ran.folder / "countries/spain/Alignment/alignment_output").iterdir())
     assert ledger["files"]["rows_in"] == len(files)
     found = 0
@@ -149,8 +206,27 @@ def test_the_ledger_adds_up(ran):
     )
     assert segments["repaired"]["json_bom"] == 1
     assert sum(1 for row in rejects(ran) if row["segment"]) == segments["rows_rejected"]
-    latvia = ran.read("results/speech/shards/latvia_ledger.json")
+    latvia = json.loads((ran.folder / "results/speech/shards/latvia_ledger.json").read_bytes())
     assert latvia["notes"] == ["no_alignment_files"] and latvia["segments"]["rows_in"] == 0
+
+
+def test_odd_ids_are_in_the_index_with_their_own_audio(ran):
+    index = pq.read_table(ran.folder / "results/speech/index.parquet").to_pandas()
+    for video_id in ("a", "a_b", "A", "dot.ted.id", "with space", "ñandú", "x" * 120):
+        (row,) = index[index.video_id == video_id].to_dict("records")
+        assert row["key"] == f"spain_{video_id}_1000_5000"
+        assert row["member"].count(".") == 1 and row["member"].isascii()
+    assert index.sha256.is_unique
+
+
+def test_hostile_texts_survive_csv_and_index(ran):
+    kept = final(ran).query("video_id == 'texts'").sort_values("start_seconds")
+    assert list(kept.human_transcript) == [text or "x" for text in TEXTS]
+    index = pq.read_table(ran.folder / "results/speech/index.parquet").to_pandas()
+    rows = index[index.video_id == "texts"].sort_values("start_seconds")
+    assert list(rows.human_transcript) == [
+        text or "x" for text, cer in zip(TEXTS, rows.cer, strict=True) if cer <= 0.3
+    ]
 
 
 def test_too_many_errors_fail_the_country_with_the_list_and_not_the_others(ran, tmp_path):

@@ -115,6 +115,13 @@ def test_a_small_member_that_holds_minutes_is_refused_before_it_fills_memory():
     assert peak < 12e6, peak  # 400 s are 26 MB
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_pinned_batches():
+    batch = collate(0, rows_of(RAWS), RAWS).pin_memory()
+    assert batch.audio.is_pinned() and batch.lengths.is_pinned()
+    check(batch.to("cuda").to("cpu"), RAWS)
+
+
 def test_what_a_model_has_prepared_stays_beside_its_pinned_tensors(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # which needs a GPU
     batch = collate(0, rows_of(RAWS), RAWS)

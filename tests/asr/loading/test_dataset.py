@@ -20,6 +20,8 @@ import torch
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.reader import IndexedTarReader
 from millrace.asr.loading.row_table import RowTable
+from millrace.asr.planning.cut import BatchBudget
+from millrace.asr.planning.planner import plan_epoch
 from millrace.common.errors import MillraceError
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.plan import BatchRequest
@@ -118,6 +120,20 @@ def test_order_and_content_do_not_depend_on_workers(tmp_path, workers, method):
     assert [(b.step, b.rows.tolist()) for b in loader] == [(0, [23, 1]), (1, [5])]
     loader.start_step = 2
     assert list(loader) == []
+
+
+@pytest.mark.parametrize("members, world_size, workers, fillers", [(18, 2, 2, 0), (1, 4, 0, 1)])
+def test_the_planners_epoch_is_seen_once_by_all_ranks_together(
+    tmp_path, members, world_size, workers, fillers
+):
+    table = RowTable.open(corpus(tmp_path, members=members))
+    plan = plan_epoch(table.durations(), BatchBudget(1.2), seed=1, epoch=3, world_size=world_size)
+    batches = []
+    for rank in range(world_size):
+        batches += BatchLoader(BucketedDataset(table, plan, rank), workers)
+    seen = [row for batch in batches if not batch.filler for row in batch.rows.tolist()]
+    assert sorted(seen) == list(range(3 * members))
+    assert sum(batch.filler for batch in batches) == fillers
 
 
 def test_a_pass_that_was_broken_off_does_not_disturb_the_next(tmp_path):
