@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +15,13 @@ from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_ids
 from millrace.common import atomic
 from tests.asr.bucket_corpus import (
     corpus,
+    files,
     rows_of,
     speech_index,
     write_manifest,
 )
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -62,6 +67,11 @@ def test_a_foreign_corpus_from_the_command_line(tmp_path, out, run):
         facts = f"{sum(seconds) / 3600:.2f} hours, mean {np.mean(seconds or 0):.1f} s"
         facts += f", longest {max(seconds, default=0):.1f} s"
         assert f"INFO {bucket}: {len(seconds)} sample{'s' * (len(seconds) != 1)}, {facts}\n" in seen
+    first = files(out)
+    command = [*common, "--output", out / "bucket_config.json"]
+    command = [sys.executable, "-m", "millrace.asr.build_bucket_manifests", *map(str, command)]
+    subprocess.check_call(command, cwd=ROOT)
+    assert files(out) == first
     assert run(tmp_path / "own", *common, "--edges", 0, 8, 20, "--over-max", "drop")[0] == 0
     own = sorted(path.name for path in (tmp_path / "own" / "train").iterdir())
     assert own == ["b_0_8.parquet", "b_8_20.parquet"]
